@@ -371,7 +371,9 @@ def _per_instance(name: str, value: float | Tensor, shape: torch.Size) -> Tensor
         try:
             spread = value.to(torch.float64).broadcast_to(shape)
         except RuntimeError:
-            raise ValueError(f"{name} must broadcast to the batch shape {tuple(shape)}, got {tuple(value.shape)}") from None
+            raise ValueError(
+                f"{name} must broadcast to the batch shape {tuple(shape)}, got {tuple(value.shape)}"
+            ) from None
         if not bool(((spread > 0) & torch.isfinite(spread)).all()):
             raise ValueError(f"{name} must be positive and finite, got {value.tolist()!r}")
         return spread.reshape(-1).contiguous()
