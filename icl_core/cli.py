@@ -1,0 +1,164 @@
+"""The command ``icl-core``: run chapters, build the book, verify the claims."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from icl_core import chapters
+
+EXAMPLES = """
+examples:
+  icl-core list                               the chapters and their parameters
+  icl-core run ood -p K=4 -p eps=0.01         run a chapter with values of your own
+  icl-core run ood --profile smoke            the same chapter, small
+  icl-core book                               run all chapters, build the pages
+  icl-core verify --fast                      check the claims of both papers, quickly
+  icl-core show ood.thm-5.1.loss              one claim's record in full
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    from icl_core import __version__
+
+    top = argparse.ArgumentParser(
+        prog="icl-core",
+        description="Exact dynamics of in-context learning in softmax attention: chapters, book and checked claims.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"icl-core {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    profile = argparse.ArgumentParser(add_help=False)
+    profile.add_argument(
+        "--profile",
+        default="book",
+        metavar="|".join(chapters.PROFILES),
+        help="how large: smoke, book (default) or full",
+    )
+
+    one = commands.add_parser("run", parents=[profile], help="run one chapter, with parameters of your own if you like")
+    one.add_argument("chapter", help="its name, as `icl-core list` gives it")
+    one.add_argument("-p", dest="pairs", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
+    one.add_argument("-o", dest="output", type=Path, metavar="FILE.ipynb", help="also copy the executed notebook here")
+    one.add_argument("--force", action="store_true", help="run it even if nothing has changed")
+    one.set_defaults(do=_run)
+
+    whole = commands.add_parser("book", parents=[profile], help="run every chapter that needs it and build the pages")
+    whole.add_argument(
+        "--force", nargs="*", metavar="CHAPTER", help="run these chapters even if nothing has changed; none named: all"
+    )
+    whole.add_argument("--jobs", type=int, metavar="N", help="chapters run at a time (default: 2, or 1 on one core)")
+    whole.set_defaults(do=_book)
+
+    known = commands.add_parser("list", parents=[profile], help="list the chapters and their parameters")
+    known.set_defaults(do=_list)
+
+    staged = commands.add_parser("stage", help="write a chapter as a plain notebook, for papermill or Jupyter")
+    staged.add_argument("chapter")
+    staged.add_argument(
+        "-o", dest="output", type=Path, metavar="FILE.ipynb", help="default: _build/notebooks/CHAPTER.ipynb"
+    )
+    staged.set_defaults(do=_stage)
+
+    ledger = commands.add_parser("verify", help="check the claims of both papers")
+    ledger.add_argument("ids", nargs="*", metavar="ID", help="claims, or beginnings of their ids (default: all)")
+    ledger.add_argument("--fast", action="store_true", help="the quick form, under two minutes on two cores")
+    ledger.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts and the evidence here")
+    ledger.set_defaults(do=_verify)
+
+    record = commands.add_parser("show", help="print one claim's record in full")
+    record.add_argument("id", metavar="ID")
+    record.set_defaults(do=_show)
+    return top
+
+
+def _run(args: argparse.Namespace) -> int:
+    root = chapters.find_root()
+    chapter = chapters.find(root, args.chapter)
+    job = chapters.plan(root, chapter, args.profile, chapters.assignments(args.pairs), force=args.force)
+    good = chapters.run(root, [job])
+    if good:
+        if args.output is not None:
+            args.output.parent.mkdir(parents=True, exist_ok=True)
+            args.output.write_bytes(job.output.read_bytes())
+        print(f"executed notebook: {args.output or os.path.relpath(job.output)}")
+    return 0 if good else 1
+
+
+def _book(args: argparse.Namespace) -> int:
+    if args.jobs is not None and args.jobs < 1:
+        raise ValueError(f"--jobs must be an integer >= 1, got {args.jobs}")
+    index = chapters.book(chapters.find_root(), args.profile, workers=args.jobs, force=args.force)
+    if index is None:
+        return 1
+    print(f"open {index}")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    root = chapters.find_root()
+    for path in chapters.chapter_paths(root).values():
+        chapter = chapters.load(path)
+        chosen = chapters.values(chapter, args.profile)
+        print(chapter.name, *(f"{name}={value!r}" for name, value in chosen.items()), sep="  ")
+    return 0
+
+
+def _stage(args: argparse.Namespace) -> int:
+    root = chapters.find_root()
+    chapter = chapters.find(root, args.chapter)
+    target = args.output or root / "_build" / "notebooks" / f"{chapter.name}.ipynb"
+    print(chapters.plain_notebook(chapter, target))
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from icl_core.claims import runner
+
+    return int(runner.main_verify(args) or 0)
+
+
+def _show(args: argparse.Namespace) -> int:
+    from icl_core.claims import runner
+
+    return int(runner.main_show(args.id) or 0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns
+    -------
+    int
+        0 done, 1 something failed, 2 a wrong argument, 130 interrupted.
+    """
+    args = parser().parse_args(argv)
+    try:
+        return int(args.do(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader went away; Python would complain again when it closes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, FileNotFoundError) as fault:
+        print(f"icl-core: {fault}", file=sys.stderr)
+        return 2
+    except chapters.BuildError as fault:
+        print(f"icl-core: {fault}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as fault:
+        if fault.name and fault.name.split(".")[0] == "icl_core":
+            raise
+        print(f'icl-core: {args.command} needs {fault.name}: pip install "icl-core[book]"', file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
