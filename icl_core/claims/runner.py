@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import hashlib
 import json
@@ -315,3 +316,18 @@ def show(claim_id: str, document: dict[str, Any] | None = None) -> str:
         rows += [f"FAULT: {fault}" for fault in entry["faults"]]
         blocks.append("\n".join(rows))
     return "\n\n".join(blocks)
+
+
+def main_verify(args: argparse.Namespace) -> int:
+    """``icl-core verify``: print the table, write the JSON document; 1 if a record contradicts its checks."""
+    document = verify(args.ids, fast=args.fast, progress=True)
+    if args.json is not None:
+        write_json(args.json, document)
+    print(table(document))
+    return 1 if any(entry["faults"] for entry in document["claims"]) else 0
+
+
+def main_show(claim_id: str) -> int:
+    """``icl-core show``: print one record, or all parts of a required id, in full."""
+    print(show(claim_id))
+    return 0
