@@ -1,4 +1,4 @@
-"""Compiled gradient-descent loop on the CPU for orthonormal features: the same step as population.descent, without overhead.
+"""Compiled gradient descent on the CPU for orthonormal features: the step of population.descent without its overhead.
 
 Single steps of few instances cost far less than one tensor operation, and runs to small eps need millions of them.
 The tests hold this loop to the tensor engine and that one to token-level autograd.

@@ -1,4 +1,4 @@
-"""The one-layer softmax attention model on tokens: the full masked layer, the layer reparametrised by Q, and its scores."""
+"""The one-layer softmax attention model on tokens: the full masked layer, the one reparametrised by Q, and scores."""
 
 from __future__ import annotations
 

@@ -260,14 +260,14 @@ class _State:
 
 def _fresh(scores: Tensor, eta: Tensor, threshold: Tensor) -> _State:
     B, K, _ = scores.shape
-    whole = {"dtype": torch.int64, "device": scores.device}
+    none_yet = torch.zeros(B, dtype=torch.int64, device=scores.device)
     return _State(
         scores.clone(),
         eta,
         threshold,
-        torch.zeros(B, **whole),
-        torch.full((B, K), -1, **whole),
-        torch.zeros(B, **whole),
+        none_yet.clone(),
+        none_yet.unsqueeze(-1).repeat(1, K) - 1,
+        none_yet.clone(),
         torch.full((B, K), math.inf, dtype=scores.dtype, device=scores.device),
     )
 

@@ -1,4 +1,4 @@
-"""Feature sets: random orthonormal sets, planar rotations, sets correlated with a given one, and how two sets relate."""
+"""Feature sets: random orthonormal sets, planar rotations, sets correlated with a given one, how two sets relate."""
 
 from __future__ import annotations
 

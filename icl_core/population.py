@@ -1,4 +1,4 @@
-"""The population loss in score coordinates: attention, loss per feature, descent direction, and a token-level reference.
+"""The population loss in score coordinates: attention, loss per feature, descent direction, a token-level reference.
 
 Score coordinates are ``S = W' Q W``, shape (..., K, K): row n is the key feature, column k the query feature, so
 ``S[k, k]`` is the alpha-type and ``S[n, k]`` the beta-type weight. The gradient of the loss on a feature set W is

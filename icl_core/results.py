@@ -203,10 +203,7 @@ def sweep(
     keys = [_key(function, point) for point in wanted]
     path = None if store is None else Path(store)
     done = {} if path is None else _read_lines(path)
-    missing: dict[str, dict[str, Any]] = {}
-    for key, point in zip(keys, wanted, strict=True):
-        if key not in done:
-            missing[key] = point
+    missing = {key: point for key, point in zip(keys, wanted, strict=True) if key not in done}
 
     def keep(key: str, result: Mapping[str, Any]) -> None:
         done[key] = json.loads(json.dumps(dict(result), default=_plain))

@@ -190,15 +190,16 @@ def derive(claim: Claim, passed: Mapping[Role, list[bool | None]]) -> tuple[Verd
         outcomes = passed.get(role, [])
         return bool(outcomes) and all(o is True for o in outcomes)
 
-    for role, text in (
-        ("corrected", claim.corrected),
-        ("conditional", claim.added_hypothesis),
-        ("strongest", claim.strongest_true),
-    ):
-        present = bool(passed.get(role))  # type: ignore[call-overload]
+    texts: dict[Role, str | None] = {
+        "corrected": claim.corrected,
+        "conditional": claim.added_hypothesis,
+        "strongest": claim.strongest_true,
+    }
+    for role, text in texts.items():
+        present = bool(passed.get(role))
         if present != bool(text):
             faults.append(f"role {role!r} and its text must come together")
-        elif present and not all_of(role):  # type: ignore[arg-type]
+        elif present and not all_of(role):
             faults.append(f"the {role} statement fails its own check")
     if claim.unchecked:
         return "unchecked", faults
@@ -212,9 +213,8 @@ def derive(claim: Claim, passed: Mapping[Role, list[bool | None]]) -> tuple[Verd
     if not passed.get("printed"):
         return "unchecked", [*faults, "no check of the printed statement"]
     if all_of("printed"):
-        for role in ("counterexample", "corrected", "conditional", "strongest"):
-            if passed.get(role):  # type: ignore[call-overload]
-                faults.append(f"the printed statement passes, yet the record has a {role} check")
+        repairs: tuple[Role, ...] = ("counterexample", "corrected", "conditional", "strongest")
+        faults += [f"the printed statement passes, yet the record has a {r} check" for r in repairs if passed.get(r)]
         if claim.kind in ("definition", "assumption"):
             return "definition", faults
         return ("order" if claim.kind == "order" else "holds"), faults

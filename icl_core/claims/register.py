@@ -48,7 +48,7 @@ def required_ids() -> tuple[str, ...]:
 
 
 def required_of(claim_id: str) -> str | None:
-    """Return the required id that a record belongs to: itself, or the longest ``required-id`` of ``required-id.suffix``."""
+    """Return the required id that a record belongs to: itself, or the longest one that its id extends."""
     required = set(required_ids())
     while claim_id and claim_id not in required:
         claim_id = claim_id.rpartition(".")[0]

@@ -131,8 +131,7 @@ def _attempt(check: Check, subject: Any, fast: bool) -> tuple[dict[str, Any], Ev
         )
     }  # fmt: skip
     entry = {"name": check.name, "role": check.role, **shown, "seconds": round(time.perf_counter() - started, 3)}
-    entry["data"] = dict(entry["data"] or {})
-    return {**entry, "error": error}, evidence
+    return {**entry, "data": dict(evidence.data) if evidence else {}, "error": error}, evidence
 
 
 def select(patterns: Sequence[str]) -> list[str]:
