@@ -301,17 +301,15 @@ def show(claim_id: str, document: dict[str, Any] | None = None) -> str:
                 rows.append(f"{name}: {text}")
         for check in entry["checks"]:
             outcome = check["error"] or {True: "passes", False: "FAILS", None: "undecided"}[check["passed"]]
-            rows.append(
-                f"- [{check['role']}] {check['name']}: {outcome} ({check['strength']}, {check['cases']} cases, {check['seconds']} s)"
-            )
+            how = f"{check['strength']}, {check['cases']} cases, {check['seconds']} s"
+            rows.append(f"- [{check['role']}] {check['name']}: {outcome} ({how})")
             facts = [f"region: {check['region']}"] if check["region"] else []
             facts += [f"{k}: {check[k]:.6g}" for k in ("residual", "margin", "tolerance") if check[k] is not None]
             facts += [f"tolerance from {check['tolerance_source']}"] if check["tolerance_source"] else []
             facts += [check["detail"]] if check["detail"] else []
             rows += [f"    {fact}" for fact in facts]
-        rows.append(
-            f"mutants: {entry['mutants']['killed']} killed, {entry['mutants']['survived']} survived {entry['mutants']['names_survived'] or ''}"
-        )
+        killed, survived, names = entry["mutants"].values()
+        rows.append(f"mutants: {killed} killed, {survived} survived {names or ''}")
         rows += [f"FAULT: {fault}" for fault in entry["faults"]]
         blocks.append("\n".join(rows))
     return "\n\n".join(blocks)
