@@ -1,7 +1,8 @@
 """Text-pair data sets: MRPC, MultiNLI, SNLI, any JSON-lines file of labelled pairs, and a small generated set.
 
-Text stays where it is: these readers take a folder, a file or the hub, and the environment variable ``ICL_CORE_DATA`` names
-a default folder with ``mrpc/``, ``multinli/`` and ``snli/`` inside. Nothing here is downloaded unless ``hub`` is asked for.
+Text stays where it is: these readers take a folder, a file or the hub, and the environment variable
+``ICL_CORE_DATA`` names a default folder with ``mrpc/``, ``multinli/`` and ``snli/`` inside. Nothing here is downloaded
+unless ``hub`` is asked for.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Pairs:
 
     def __post_init__(self) -> None:
         if not self.labels:
-            raise ValueError(f"{self.name} must hold at least one labelled pair, got none ({self.dropped} without label)")
+            raise ValueError(
+                f"{self.name} must hold at least one labelled pair, got none ({self.dropped} without label)"
+            )
         if not len(self.first) == len(self.second) == len(self.labels):
             raise ValueError(f"{self.name} must have as many labels as pairs, got {len(self.labels)}")
 
@@ -167,7 +170,9 @@ def mrpc(source: str | os.PathLike[str] | None = None, *, counts: bool = True) -
         elif (root / "train.tsv").is_file() and (root / "dev.tsv").is_file():
             found = {split: _mrpc_pairs(_tsv(root / f"{split}.tsv"), split) for split in ("train", "dev")}
         else:
-            raise FileNotFoundError(f"{root} must hold msr_paraphrase_train.txt with dev_ids.tsv, or train.tsv and dev.tsv")
+            raise FileNotFoundError(
+                f"{root} must hold msr_paraphrase_train.txt with dev_ids.tsv, or train.tsv and dev.tsv"
+            )
     if counts:
         for split, pairs in found.items():
             if len(pairs) != MRPC_COUNTS[split]:
@@ -214,7 +219,9 @@ def _mrpc_official(root: Path) -> dict[str, Pairs]:
     wanted = set(ids)
     known = {(row["#1 ID"], row["#2 ID"]) for row in rows}
     if not wanted <= known:
-        raise ValueError(f"dev_ids.tsv names {len(wanted - known)} pairs that are not there, such as {min(wanted - known)}")
+        raise ValueError(
+            f"dev_ids.tsv names {len(wanted - known)} pairs that are not there, such as {min(wanted - known)}"
+        )
     dev = [row for row in rows if (row["#1 ID"], row["#2 ID"]) in wanted]
     train = [row for row in rows if (row["#1 ID"], row["#2 ID"]) not in wanted]
     found = {"train": _mrpc_pairs(train, "train"), "dev": _mrpc_pairs(dev, "dev")}
@@ -225,7 +232,7 @@ def _mrpc_official(root: Path) -> dict[str, Pairs]:
 
 def _datasets() -> Any:
     try:
-        import datasets
+        import datasets  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise ValueError("source 'hub' needs the package datasets: pip install datasets") from error
     return datasets
@@ -340,8 +347,14 @@ def natural(source: str | os.PathLike[str] | None = None) -> dict[str, Pairs]:
         held = [pairs for pairs in files["multinli"] if "dev" in pairs.name or "test" in pairs.name]
         rest = [pairs for pairs in files["multinli"] if pairs not in held]
         if not held or not rest:
-            raise FileNotFoundError(f"{root / 'multinli'} must hold a training file and one with 'dev' or 'test' in its name")
-        train, dev, other = together("MultiNLI train", rest), together("MultiNLI dev", held), together("SNLI", files["snli"])
+            raise FileNotFoundError(
+                f"{root / 'multinli'} must hold a training file and one with 'dev' or 'test' in its name"
+            )
+        train, dev, other = (
+            together("MultiNLI train", rest),
+            together("MultiNLI dev", held),
+            together("SNLI", files["snli"]),
+        )
     both = together("MultiNLI", [train, dev])
     domains = {"train": train.of_genre(SOURCE_GENRE), "dev": dev.of_genre(SOURCE_GENRE)}
     domains |= {genre: both.of_genre(genre) for genre in GENRES}
@@ -374,8 +387,20 @@ def _natural_hub() -> tuple[Pairs, Pairs, Pairs]:
 
 _SYNONYMS = {
     "people": (("man", "fellow"), ("woman", "lady"), ("child", "kid"), ("doctor", "physician"), ("lawyer", "attorney")),
-    "acts": (("bought", "purchased"), ("sold", "traded"), ("fixed", "repaired"), ("hid", "concealed"), ("found", "located")),
-    "things": (("car", "automobile"), ("house", "home"), ("picture", "painting"), ("gift", "present"), ("stone", "rock")),
+    "acts": (
+        ("bought", "purchased"),
+        ("sold", "traded"),
+        ("fixed", "repaired"),
+        ("hid", "concealed"),
+        ("found", "located"),
+    ),
+    "things": (
+        ("car", "automobile"),
+        ("house", "home"),
+        ("picture", "painting"),
+        ("gift", "present"),
+        ("stone", "rock"),
+    ),
     "times": (("today", "now"), ("often", "frequently"), ("quickly", "rapidly"), ("later", "afterwards")),
 }
 _FILLERS = ("the", "a", "it", "was", "who", "that", "by")
@@ -407,7 +432,8 @@ def generated(count: int, *, seed: int = 0, style: float = 0.5) -> Pairs:
 
     def say(meaning: dict[str, int]) -> str:
         words = {
-            group: _SYNONYMS[group][k][int(torch.rand(1, generator=draws).item() < style)] for group, k in meaning.items()
+            group: _SYNONYMS[group][k][int(torch.rand(1, generator=draws).item() < style)]
+            for group, k in meaning.items()
         }
         if draw(2):
             return f"the {words['people']} {words['acts']} a {words['things']} {words['times']}"

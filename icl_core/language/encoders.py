@@ -98,15 +98,21 @@ def load(name: str = PACKAGED, *, device: str = "cpu") -> Encoder:
         model = AutoModel.from_pretrained(path, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local)
     except (OSError, ValueError) as error:
-        raise ValueError(f"model must be 'minilm', 'tiny', a local folder or a known model's name, got {name!r}") from error
+        raise ValueError(
+            f"model must be 'minilm', 'tiny', a local folder or a known model's name, got {name!r}"
+        ) from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-    return _checked(Encoder(label if not local or name == PACKAGED else Path(name).name, model, tokenizer, note), device)
+    return _checked(
+        Encoder(label if not local or name == PACKAGED else Path(name).name, model, tokenizer, note), device
+    )
 
 
-def tiny(*, layers: int = 2, width: int = 32, heads: int = 4, seed: int = 0, words: Sequence[str] | None = None) -> Encoder:
+def tiny(
+    *, layers: int = 2, width: int = 32, heads: int = 4, seed: int = 0, words: Sequence[str] | None = None
+) -> Encoder:
     """Make a random BERT with a WordPiece vocabulary of its own, for generated text and tests.
 
     Parameters
@@ -153,7 +159,9 @@ def tiny(*, layers: int = 2, width: int = 32, heads: int = 4, seed: int = 0, wor
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = BertModel(config)
-    return _checked(Encoder(f"tiny random BERT ({layers} layers, d = {width})", model, tokenizer, "random weights"), "cpu")
+    return _checked(
+        Encoder(f"tiny random BERT ({layers} layers, d = {width})", model, tokenizer, "random weights"), "cpu"
+    )
 
 
 def _checked(encoder: Encoder, device: str) -> Encoder:
@@ -180,24 +188,25 @@ def fingerprint(module: nn.Module) -> str:
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Turn a (b, L) boolean mask of real tokens into the (b, 1, 1, L) tensor that BERT adds to its scores."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)[:, None, None]
+    zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return zeros.masked_fill_(~mask, torch.finfo(dtype).min)[:, None, None]
 
 
-def full_layer(layer: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
+def full_layer(layer: Any, hidden: Tensor, mask: Tensor) -> Tensor:
     """Run one layer as ``transformers`` does; (b, L, d) and (b, L) to (b, L, d)."""
     out = layer(hidden, additive(mask, hidden.dtype))
     return out[0] if isinstance(out, tuple) else out
 
 
-def cls_layer(layer: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
+def cls_layer(layer: Any, hidden: Tensor, mask: Tensor) -> Tensor:
     """Run one layer for the [CLS] token alone; (b, L, d) and (b, L) to (b, d).
 
     Equal to ``full_layer(...)[:, 0]``. Only one query is left, so its key and value projections are carried over to
-    the one query and the one mixed vector of each head: (W_K h_n)·q = h_n·(W_K^T q), sum_n a_n W_V h_n = W_V sum_n a_n h_n.
-    The key's bias adds the same number to every score of the query and drops out of the softmax; it gets no gradient
+    the one query and the one mixed vector of each head: (W_K h_n)·q = h_n·(W_K^T q) and
+    sum_n a_n W_V h_n = W_V sum_n a_n h_n. The key's bias adds the same number to every score of the query and drops out of the softmax; it gets no gradient
     here, and in the plain layer only rounding noise.
     """
-    attention = getattr(layer, "attention").self
+    attention = layer.attention.self
     batch, _, width = hidden.shape
     heads = attention.num_attention_heads
     size = attention.attention_head_size
@@ -211,10 +220,10 @@ def cls_layer(layer: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
     return after_attention(layer, mixed.reshape(batch, heads * size), hidden[:, 0])
 
 
-def after_attention(layer: nn.Module, mixed: Tensor, residual: Tensor) -> Tensor:
+def after_attention(layer: Any, mixed: Tensor, residual: Tensor) -> Tensor:
     """Apply the layer's output projection, residuals, norms and feed-forward part to (..., d) vectors."""
-    middle = getattr(layer, "attention").output(mixed, residual)
-    out: Tensor = getattr(layer, "output")(getattr(layer, "intermediate")(middle), middle)
+    middle = layer.attention.output(mixed, residual)
+    out: Tensor = layer.output(layer.intermediate(middle), middle)
     return out
 
 
@@ -273,7 +282,7 @@ class Classifier(nn.Module):
         self.to(next(encoder.model.parameters()).device)
 
     @property
-    def last(self) -> nn.Module:
+    def last(self) -> Any:
         """The last encoder layer."""
         return self.layers[-1]
 
@@ -346,8 +355,8 @@ def embed(encoder: Encoder, ids: Tensor, kinds: Tensor) -> Tensor:
 class ThreeTerm:
     """The last layer at [CLS] under R(theta), for many theta: Q, K, V and the residual as X0 + cos X1 + sin X2.
 
-    R(theta) h = h0 + cos(theta) h1 + sin(theta) h2, where h0 is h without the chosen dimensions, h1 is h on them and h2 is h1
-    turned by a right angle in every plane. So the projections are made once, and a theta costs only the attention.
+    R(theta) h = h0 + cos(theta) h1 + sin(theta) h2, where h0 is h without the chosen dimensions, h1 is h on them and
+    h2 is h1 turned by a right angle in every plane. So the projections are made once, and a theta costs only the attention.
 
     Parameters
     ----------
@@ -361,9 +370,9 @@ class ThreeTerm:
         The planes of the rotation.
     """
 
-    def __init__(self, layer: nn.Module, hidden: Tensor, mask: Tensor, planes: Planes) -> None:
+    def __init__(self, layer: Any, hidden: Tensor, mask: Tensor, planes: Planes) -> None:
         self.layer = layer
-        attention = getattr(layer, "attention").self
+        attention = layer.attention.self
         self.heads, self.size = attention.num_attention_heads, attention.attention_head_size
         parts = planes.split(hidden)
         batch, length, _ = hidden.shape
