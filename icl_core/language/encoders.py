@@ -198,26 +198,35 @@ def full_layer(layer: Any, hidden: Tensor, mask: Tensor) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-def cls_layer(layer: Any, hidden: Tensor, mask: Tensor) -> Tensor:
+def cls_layer(layer: Any, hidden: Tensor, mask: Tensor, planes: Planes | None = None, theta: float = 0.0) -> Tensor:
     """Run one layer for the [CLS] token alone; (b, L, d) and (b, L) to (b, d).
 
     Equal to ``full_layer(...)[:, 0]``. Only one query is left, so its key and value projections are carried over to
     the one query and the one mixed vector of each head: (W_K h_n)·q = h_n·(W_K^T q) and
-    sum_n a_n W_V h_n = W_V sum_n a_n h_n. The key's bias adds the same number to every score of the query and drops out of the softmax; it gets no gradient
-    here, and in the plain layer only rounding noise.
+    sum_n a_n W_V h_n = W_V sum_n a_n h_n. The key's bias adds the same number to every score of the query and drops out
+    of the softmax; it gets no gradient here, and in the plain layer only rounding noise.
+
+    With ``planes`` the states are turned by R(theta) first. For the same reason only the query's state, its probe (by
+    the transpose) and the mixed vector have to be turned: (R h_n)·p = h_n·(R^T p), sum_n a_n R h_n = R sum_n a_n h_n.
     """
     attention = layer.attention.self
     batch, _, width = hidden.shape
     heads = attention.num_attention_heads
     size = attention.attention_head_size
-    query = attention.query(hidden[:, 0]).view(batch, heads, size)
+    residual = hidden[:, 0] if planes is None else planes.rotate(hidden[:, 0], theta)
+    query = attention.query(residual).view(batch, heads, size)
     probe = torch.einsum("bhe,hed->bhd", query * size**-0.5, attention.key.weight.view(heads, size, width))
+    if planes is not None:
+        probe = planes.rotate(probe, -theta)
     scores = (probe @ hidden.transpose(1, 2)).masked_fill(~mask[:, None], -torch.inf)
     weights = attention.dropout(scores.softmax(-1))
-    mixed = torch.einsum("bhd,hed->bhe", weights @ hidden, attention.value.weight.view(heads, size, width))
+    gathered = weights @ hidden
+    if planes is not None:
+        gathered = planes.rotate(gathered, theta)
+    mixed = torch.einsum("bhd,hed->bhe", gathered, attention.value.weight.view(heads, size, width))
     # With dropout the weights do not sum to one, so the bias carries their sum.
     mixed = mixed + attention.value.bias.view(heads, size) * weights.sum(-1, keepdim=True)
-    return after_attention(layer, mixed.reshape(batch, heads * size), hidden[:, 0])
+    return after_attention(layer, mixed.reshape(batch, heads * size), residual)
 
 
 def after_attention(layer: Any, mixed: Tensor, residual: Tensor) -> Tensor:
@@ -356,7 +365,8 @@ class ThreeTerm:
     """The last layer at [CLS] under R(theta), for many theta: Q, K, V and the residual as X0 + cos X1 + sin X2.
 
     R(theta) h = h0 + cos(theta) h1 + sin(theta) h2, where h0 is h without the chosen dimensions, h1 is h on them and
-    h2 is h1 turned by a right angle in every plane. So the projections are made once, and a theta costs only the attention.
+    h2 is h1 turned by a right angle in every plane. So the projections are made once, and a theta costs only the
+    attention.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from icl_core import _validate
 from icl_core.language import rotation, training
 from icl_core.language.cache import Ragged, by_length, hidden_states
 from icl_core.language.data import Pairs
-from icl_core.language.encoders import HEAD_STD, Classifier, Encoder, ThreeTerm, fingerprint, head_gap
+from icl_core.language.encoders import HEAD_STD, Classifier, Encoder, cls_layer, fingerprint, head_gap
 from icl_core.language.training import TRAIN_MRPC, TUNE_MRPC, Schedule
 
 
@@ -153,10 +153,9 @@ def theta_sweep(
     total = torch.zeros(len(thetas), 3, dtype=torch.float64)
     for index in by_length(model.dev.lengths, batch):
         states, mask = model.dev.padded(index)
-        last = ThreeTerm(model.classifier.last, states, mask, planes)
         labels = model.dev_labels[index].to(states.device)
         for i, theta in enumerate(thetas):
-            logits = model.classifier.classify(last(theta))
+            logits = model.classifier.classify(cls_layer(model.classifier.last, states, mask, planes, theta))
             loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
             answer = logits.argmax(-1)
             total[i] += torch.stack([loss.double().sum(), (answer == labels).sum(), (answer == 1).sum()]).cpu()

@@ -17,7 +17,7 @@ from icl_core import _validate
 from icl_core.language.cache import Ragged, by_length
 from icl_core.language.encoders import Classifier, cls_layer
 
-PART = 8  # pairs in one pass of a training step
+PART = 4  # pairs in one pass of a training step
 Forward = Callable[[Tensor, Tensor], Tensor]
 
 
