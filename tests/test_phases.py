@@ -1,0 +1,149 @@
+"""Closed forms of the phases against the exact dynamics and against enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from icl_core import mean_field, population, prompts
+from icl_core.theory import phases
+
+
+def test_balanced_times_have_no_logarithm():
+    for K in (1e3, 1e6, 1e9):
+        time, attention = phases.balanced_phase_one(K)
+        assert attention == pytest.approx(0.5, abs=math.log(K) / K)
+        assert time == pytest.approx(K**2, rel=20 * math.log(K) / K)
+        later = phases.balanced_loss_time(K, 1e-6) - phases.balanced_loss_time(K, 4e-6)
+        assert later == pytest.approx(K / 4e-6 * 0.75, rel=0.01)
+    assert phases.dominant_loss_time(1e6, 0.3, 1e-8) == pytest.approx(1 / (4 * 0.3 * 1e-8), rel=1e-3)
+
+
+@pytest.mark.parametrize(("K", "p1"), [(3, 0.8), (7, 0.3), (40, 0.5)])
+def test_gradient_at_zero_is_the_population_gradient(K, p1):
+    law = prompts.mean_field([p1] + [(1 - p1) / (K - 1)] * (K - 1), 1.0)
+    column = population.descent(torch.zeros(K, K, dtype=torch.float64), law)[:, 1]
+    found = phases.gradient_at_zero(math.log(K), p1)
+    expected = [float(column[0]) * K, float(column[1]) * K**2, float(column[2]) * K**2]
+    assert list(found) == pytest.approx(expected, rel=1e-10)
+
+
+def test_gradient_at_zero_at_huge_size_is_its_limit():
+    p = 0.7
+    limits = [-((p * (1 - p)) ** 2), (1 - p) ** 2 * (1 + p * p), (p * (1 - p)) ** 2]
+    assert list(phases.gradient_at_zero(700 * math.log(2), p)) == pytest.approx(limits, rel=1e-12)
+
+
+@pytest.mark.parametrize("p1", [0.3, 0.5, 0.8])
+def test_leading_times_are_those_of_the_flow(p1):
+    log_K = mean_field.log_size(log2_K=160)
+    found = phases.report(p1=p1, eps=1e-4, log2_K=160)
+    lead = phases.leading_times(log_K, p1, 1e-4)
+    assert found.log_times["T1"] == pytest.approx(lead.T1, abs=1e-6)
+    assert found.log_times["T2"] == pytest.approx(lead.T2, abs=1e-6)
+    assert found.log_times["T3-T2"] == pytest.approx(lead.T32, abs=1e-6)
+    assert found.log_times["T4-T3"] == pytest.approx(lead.T43, abs=1e-2)
+
+
+def test_phase_one_time_at_constant_attention():
+    p1, b, K = 0.7, 0.05, 1e8
+    path = mean_field.flow(math.log(K), p1, A_end=3.0)
+    s = path.when(lambda s: math.log(b) - float(path.rates(s).dominant))
+    assert math.exp(path.log_time(s)) / K == pytest.approx(phases.suppression_time(p1, b), rel=1e-4)
+
+
+@pytest.mark.parametrize(("p1", "text"), [(0.5, "A(T2) >= 0.5 log K"), (0.3, "B1(T2) <= -0.49 log K")])
+def test_windows_open_where_the_formula_says(p1, text):
+    threshold = max(phases.window_log2_K(p1))
+    assert threshold > 40
+    assert phases.window_margin(text, (threshold - 0.01) * math.log(2), p1) < 0
+    assert phases.window_margin(text, (threshold + 0.01) * math.log(2), p1) > 0
+
+
+def test_smallest_size_of_a_window():
+    assert phases.smallest_log2_K("A(T2) >= 0.5 log K", 0.5, most=120) == pytest.approx(50, abs=0.01)
+    assert phases.smallest_log2_K("A(T2) >= 0.5 log K", 0.8, most=120) == math.inf
+    assert phases.smallest_log2_K("T1 < T2", 0.9, most=60) == math.log2(3)
+
+
+def test_report_says_which_windows_hold():
+    below, above = (phases.report(p1=0.5, eps=0.1, log2_K=x) for x in (20, 140))
+    failing = {window.text for window in below.windows if not window.holds}
+    assert {"A(T2) >= 0.5 log K", "A(T1) <= 0.1"} <= failing
+    assert all(window.holds for window in above.windows)
+    last = above.rows[-1]
+    assert last["at"] == "loss"
+    assert math.exp(last["log_loss"]) == pytest.approx(0.1, rel=1e-9)
+    assert phases.report(1000, 0.1, 0.1).clock["T1"] != phases.report(1000, 0.1, 0.1).clock["T1"]
+
+
+def test_third_phase_rates_are_far_above_the_stated_ones():
+    log_K = mean_field.log_size(log2_K=200)
+    found = phases.report(p1=0.5, eps=0.1, log2_K=200)
+    at = {row["at"]: row for row in found.rows}
+    assert at["T2"]["log_abs_beta_n"] / log_K > -2.55
+    assert at["T3"]["log_abs_beta_n"] / log_K > -2.05
+    assert at["T3"]["log_minus_beta_1"] / log_K > -1.55
+
+
+def test_exponent_recovers_a_power_and_a_power_of_the_logarithm():
+    x = np.log(2.0) * np.arange(3, 21)
+    fit = phases.exponent(x, 1.7 * x + 2 * np.log(x) + 0.3)
+    assert (fit.power, fit.log_power) == pytest.approx((1.7, 2.0), abs=1e-9)
+    assert fit.low > 1.7
+    assert phases.exponent(x, 1.5 * x + math.log(3)).slopes == pytest.approx([1.5] * 17)
+    with pytest.raises(ValueError, match="at least 5 finite"):
+        phases.exponent(x, [math.nan] * 15 + [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(("K", "N"), [(2, 6), (3, 9), (4, 8)])
+def test_infimum_is_squeezed_and_not_attained(K, N):
+    low, high = phases.balanced_infimum(K, N)
+    law = prompts.multinomial([1 / K] * K, N)
+    eye = torch.eye(K, dtype=torch.float64)
+    totals = [float(population.losses(sigma * eye, law).sum()) for sigma in (5.0, 10.0, 20.0, 60.0)]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[-1] == pytest.approx(high, rel=1e-12)
+    assert low * (1 - 1e-12) <= high <= low * (1 + (K - 2) / (K * N) + 1e-12)
+    assert sum(phases.unavoidable(K, [1 / K] * K, N)) / K == pytest.approx(low, rel=1e-12)
+
+
+def test_stated_prompt_length_is_too_short_for_a_positive_floor():
+    for K, p in ((2, [0.5, 0.5]), (3, [0.2, 0.4, 0.4]), (100, [0.01] * 100)):
+        N = phases.smallest_prompt(K, p)
+        assert N >= 20 * K**3 * (1 - 1e-12)
+        assert K * min(p) - math.sqrt(20 * K**3 / N) == pytest.approx(0, abs=1e-12)
+
+
+def test_probability_bound_of_imbalanced_prompts_fails_for_small_K():
+    from scipy.stats import binom
+
+    K, p1, N, c = 3, 0.5, 1103, 0.7
+    assert c >= math.sqrt(20 * K**3 / N)
+    # The event asks |V_1 - p1 N| <= 0.01 c N, so its probability is at most that.
+    inside = binom.cdf(math.floor((p1 + 0.01 * c) * N), N, p1) - binom.cdf(math.ceil((p1 - 0.01 * c) * N) - 1, N, p1)
+    assert inside < phases.concentration_bound(K, N, c) - 0.3
+
+
+def test_a_long_first_step_leaves_the_window():
+    K, p1 = 1e6, 0.4
+    eta = phases.largest_first_step(math.log(K), p1)
+    assert mean_field.descend(K, p1, eta, 1).B1[-1] == pytest.approx(-0.51 * math.log(K), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: phases.alike_time(10, 0.1, 0.95), "off must be"),
+        (lambda: phases.alike_time(10, 1.0, 0.1), "share must be"),
+        (lambda: phases.report(100, 0.5, 1.0), "eps must be"),
+        (lambda: phases.suppression(0.0), "p1 must be"),
+        (lambda: phases.window_margin("T9", 3.0, 0.5), "text must be"),
+    ],
+)
+def test_bad_arguments_are_named(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()
