@@ -25,6 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+#: Sizes of a run, for tests, for the book, and as large as in the papers.
 PROFILES = ("smoke", "book", "full")
 _SETTINGS = ("profiles", "data", "files")
 _MARK = ".icl-core-staged"
@@ -248,7 +249,7 @@ def defaults(chapter: Chapter) -> dict[str, Any]:
             found[target.id] = ast.literal_eval(value)
         except ValueError:
             raise ChapterError(
-                f"{chapter.path.name}: line {statement.lineno} of its parameters cell is not of the form `name = literal`"
+                f"{chapter.path.name}: line {statement.lineno} of its parameters cell is not `name = literal`"
             ) from None
     return found
 
@@ -674,6 +675,9 @@ def merged(chapter: Chapter, executed: Path) -> Any:
             continue
         same = ran.pop(0)
         cell.outputs, cell.execution_count = same.outputs, same.execution_count
+        if "validate" in cell.metadata.get("tags", ()):
+            # A validator hands its value back; a last line that is such a call would show it.
+            cell.outputs = []
         while ran and "injected-parameters" in ran[0].metadata.get("tags", ()):
             given = ran.pop(0)
             given.metadata = nbformat.from_dict({"tags": given.metadata["tags"]})
