@@ -399,7 +399,7 @@ def flow(
     law = balanced(K) if law is None else law
     start = overlap.mT @ trained @ overlap
     path, times = dynamics.gradient_flow(
-        start, law, threshold=_threshold(eps, K, threshold), gram=gram_U, events=events, end=end
+        start, law, threshold=float(_threshold(eps, K, threshold)), gram=gram_U, events=events, end=end
     )
     final = path.scores[-1]
     update = final - start
@@ -418,7 +418,7 @@ def at_own_times(
     eps: float,
     eta: float | Tensor,
     *,
-    threshold: float | None = None,
+    threshold: float | Tensor | None = None,
     max_steps: int = 10_000_000,
     on_failure: Literal["raise", "return"] = "raise",
 ) -> tuple[Tensor, Tensor]:
@@ -434,7 +434,9 @@ def at_own_times(
         Target of the total loss.
     eta : float or Tensor, shape (...)
         Step size.
-    threshold, max_steps, on_failure
+    threshold : float or Tensor, shape (...), optional
+        Bound on every loss; eps / K by default.
+    max_steps, on_failure
         As in :func:`fine_tune`.
 
     Returns
@@ -448,11 +450,13 @@ def at_own_times(
     eye = torch.eye(K, dtype=start.dtype)
     # The other queries are given attention 1 on themselves: their loss is 0 and they stop at once.
     alone = torch.where(eye.bool().unsqueeze(-2), start.unsqueeze(-3), 800.0 * eye)
-    rate = eta.unsqueeze(-1).expand(start.shape[:-1]) if isinstance(eta, Tensor) and eta.ndim else eta
+    bound = _threshold(eps, K, threshold)
+    rate, bound = (
+        x.unsqueeze(-1).expand(start.shape[:-1]) if isinstance(x, Tensor) and x.ndim else x for x in (eta, bound)
+    )
     run = dynamics.gradient_descent(
-        alone, balanced(K), eta=rate, threshold=_threshold(eps, K, threshold), max_steps=max_steps,
-        on_failure=on_failure,
-    )  # fmt: skip
+        alone, balanced(K), eta=rate, threshold=bound, max_steps=max_steps, on_failure=on_failure
+    )
     columns = torch.diagonal(run.scores, dim1=-3, dim2=-1)
     return columns, run.steps
 
@@ -489,5 +493,5 @@ def _training_rate(eta: float | Tensor, eta_train: float | None, start: Start | 
     return float(eta)
 
 
-def _threshold(eps: float, K: int, threshold: float | None) -> float:
+def _threshold(eps: float, K: int, threshold: float | Tensor | None) -> float | Tensor:
     return _validate.real("eps", eps, above=0.0) / K if threshold is None else threshold
