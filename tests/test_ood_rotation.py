@@ -64,13 +64,13 @@ def test_summary_has_provenance_and_a_meaning_for_every_column(curves):
 
 
 def test_one_and_two_peaks_where_the_geometry_says_so():
-    # V meets the turning plane in the single direction r = V'e_1 with squared cosine a: two peaks if a > 1/2.
+    # V meets the turning plane in one direction, far from the mean feature: two peaks if its squared cosine is large.
     setting = ood_rotation.Setting(K=2, d=6, eps=0.01, draws=300, theta=ood_rotation.full_turn(121))
     shapes = ood_rotation.run(setting).shapes().frame
-    lonely = shapes[shapes["a2"] < 0.05]
-    assert (lonely.loc[lonely["a1"] < 0.45, "peaks"] == 1).all()
-    assert (lonely.loc[lonely["a1"] > 0.8, "peaks"] == 2).all()
-    assert min((lonely["a1"] < 0.45).sum(), (lonely["a1"] > 0.8).sum()) >= 3
+    assert (shapes.loc[shapes["a1"] < 0.5, "peaks"] == 1).all()
+    lonely = shapes[(shapes["a2"] < 0.05) & (shapes["h"] < 0.1)]
+    assert (lonely.loc[lonely["a1"] > 0.75, "peaks"] == 2).all()
+    assert (lonely["a1"] > 0.75).sum() >= 3
 
 
 def test_overshoot_shrinks_with_the_step_and_stays_below_the_last_slope():

@@ -123,7 +123,9 @@ class Curves:
     closed : Tensor, shape (draws, T)
         Total OOD error by Theorem 5.1, that is with ``alpha_star``.
     tilt : Tensor, shape (draws, 2)
-        Squared cosines of the principal angles between the plane that turns and span(V), the larger first.
+        Squared cosines a1 >= a2 of the principal angles between the plane that turns and span(V).
+    toward_mean : Tensor, shape (draws,)
+        Squared cosine between the direction of span(V) that belongs to a1, in the coordinates ``V'x``, and the mean.
     provenance : dict
     """
 
@@ -132,6 +134,7 @@ class Curves:
     simulated: Tensor
     closed: Tensor
     tilt: Tensor
+    toward_mean: Tensor
     provenance: dict[str, Any]
 
     def summary(self) -> Table:
@@ -171,16 +174,17 @@ class Curves:
         x = self.simulated.numpy()
         theta = np.asarray(self.setting.theta)
         rows = []
-        for curve, (a1, a2) in zip(x, self.tilt.tolist(), strict=True):
+        for curve, (a1, a2), h in zip(x, self.tilt.tolist(), self.toward_mean.tolist(), strict=True):
             at, _ = find_peaks(curve, prominence=_PROMINENCE * max(float(np.ptp(curve)), 1e-300))
             top = int(curve.argmax())
             rows.append(
-                (a1, a2, len(at), float(curve[top]), float(theta[top]), float(np.interp(math.pi, theta, curve)))
+                (a1, a2, h, len(at), float(curve[top]), float(theta[top]), float(np.interp(math.pi, theta, curve)))
             )
-        frame = pd.DataFrame(rows, columns=["a1", "a2", "peaks", "highest", "highest_at", "at_pi"])
+        frame = pd.DataFrame(rows, columns=["a1", "a2", "h", "peaks", "highest", "highest_at", "at_pi"])
         return Table(frame, self.provenance, {
             "a1": "larger squared cosine of the principal angles between the turning plane and span(V)",
-            "a2": "the smaller one", "peaks": f"peaks that stand out by {_PROMINENCE:.0%} of the curve's range",
+            "a2": "the smaller one", "h": "squared cosine between the direction of a1 and the mean feature",
+            "peaks": f"peaks that stand out by {_PROMINENCE:.0%} of the curve's range",
             "highest": "largest total OOD error", "highest_at": "its angle in radians", "at_pi": "error at pi",
         })  # fmt: skip
 
@@ -215,11 +219,13 @@ def run(setting: Setting) -> Curves:
         simulated.append(population.losses(scores, law).sum(-1))
         closed.append(ood.ood_loss(V.expand_as(U), U, star).sum(-1))
     rows = V[:, [i - 1 for i in s.plane], :]
-    tilt = torch.linalg.eigvalsh(rows @ rows.mT).flip(-1).clamp(0, 1)
+    values, vectors = torch.linalg.eigh(rows.mT @ rows)
+    tilt, toward_mean = values[..., -2:].flip(-1).clamp(0, 1), vectors[..., -1].sum(-1) ** 2 / s.K
     about = provenance(
         s.parameters(), seed=s.seed, started=started, command=captions.command(CHAPTER, **s.parameters())
     )
-    return Curves(s, trained, torch.cat(simulated).T.contiguous(), torch.cat(closed).T.contiguous(), tilt, about)
+    simulated_all, closed_all = (torch.cat(parts).T.contiguous() for parts in (simulated, closed))
+    return Curves(s, trained, simulated_all, closed_all, tilt, toward_mean, about)
 
 
 def overshoot(K: int, eps: float, etas: Sequence[float], *, d: int, draws: int = 50, seed: int = 0) -> Table:
@@ -372,22 +378,24 @@ def figure(summary: Table, single: Table | None = None) -> Figure:
 
 
 def figure_shapes(shapes: Table) -> Figure:
-    """Draw how many peaks a draw's curve has against how the turning plane lies to span(V)."""
+    """Draw how many peaks a draw's curve has against how the turning plane lies to span(V) and its mean feature."""
     import matplotlib.pyplot as plt
 
     f = shapes.frame
-    fig, ax = plt.subplots(figsize=(5.4, 4.2))
+    fig, axes = plt.subplots(1, 2, figsize=(8.0, 4.0), sharex=True, sharey=True)
     looks = {0: ("^", "#000000", "no peak"), 1: ("o", "#0072B2", "one peak"), 2: ("s", "#D55E00", "two peaks")}
-    for peaks in sorted(f["peaks"].unique()):
-        marker, color, label = looks.get(peaks, ("D", "#009E73", "more"))
-        part = f[f["peaks"] == peaks]
-        ax.scatter(part["a1"], part["a2"], s=22, marker=marker, facecolors="none", edgecolors=color,
-                   label=f"{label}: {len(part)} of {len(f)}")  # fmt: skip
-    ax.set_xlabel(r"larger $\cos^2$ of plane against span$(V)$")
-    ax.set_ylabel(r"smaller $\cos^2$")
-    ax.set_xlim(0, 1.02)
-    ax.set_ylim(0, 1.02)
-    ax.legend(loc="upper left")
+    for ax, other in zip(axes, ("a2", "h"), strict=True):
+        for peaks in sorted(f["peaks"].unique()):
+            marker, color, label = looks.get(peaks, ("D", "#009E73", "more peaks"))
+            part = f[f["peaks"] == peaks]
+            ax.scatter(part["a1"], part[other], s=16, marker=marker, facecolors="none", edgecolors=color, label=label)
+        ax.axvline(0.5, color="#000000", ls=":", lw=1)
+        ax.set_xlabel(r"$a_1$, larger $\cos^2$ of plane and span$(V)$")
+        ax.set_xlim(0, 1.02)
+        ax.set_ylim(0, 1.02)
+    axes[0].set_ylabel(r"$a_2$, smaller $\cos^2$")
+    axes[1].set_ylabel(r"$h$, $\cos^2$ to the mean feature")
+    axes[0].legend(loc="upper left")
     return fig
 
 
