@@ -422,7 +422,7 @@ class Reliability(ClaimDirective):
             ("mutants survived", len(survivors)),
             ("form of this run", form),
             ("seconds", document["seconds"]),
-            ("commit", (document.get("commit") or "outside a clone")[:12]),
+            ("commit", (document.get("commit") or "none: not a clone")[:17]),
             *document["versions"].items(),
         ]
         shown: list[nodes.Node] = [table(["what", "count"], [[nodes.Text(n), nodes.Text(str(v))] for n, v in rows])]
@@ -521,8 +521,9 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             node.replace_self(node.children)
         else:
             node.replace_self(nodes.reference("", "", *node.children, internal=True, refuri=target))
-    for node in list(doctree.findall(pending_graph)):
-        node.replace_self(nodes.raw("", draw(app.icl_ledger, node["paper"], uri), format="html"))  # type: ignore[attr-defined]
+    for number, node in enumerate(list(doctree.findall(pending_graph))):
+        picture = draw(app.icl_ledger, node["paper"], uri)  # type: ignore[attr-defined]
+        node.replace_self(nodes.raw("", (legend() if number == 0 else "") + picture, format="html"))
 
 
 # ------------------------------------------------------------------------------------------- graph
@@ -542,7 +543,7 @@ def weakest(ledger: Ledger, graph: nx.DiGraph, claim_id: str) -> str:
 
 
 def draw(ledger: Ledger, paper: str | None, uri: Any) -> str:
-    """The graph as inline SVG with a legend: what is used stands above what uses it."""
+    """The graph as inline SVG: what is used stands above what uses it."""
     whole = nx.DiGraph()
     whole.add_nodes_from(ledger.claims)
     declared = set()
@@ -609,7 +610,7 @@ def draw(ledger: Ledger, paper: str | None, uri: Any) -> str:
     )
     rest = ", ".join(f'<a href="{html.escape(uri(name) or "")}">{name}</a>' for name in loose)
     alone = f"<p>Tied to no other: {rest}.</p>" if rest else ""
-    return f'<div class="claim-graph">{legend()}<div class="claim-canvas" tabindex="0">{svg}</div>{alone}</div>'
+    return f'<div class="claim-graph"><div class="claim-canvas" tabindex="0">{svg}</div>{alone}</div>'
 
 
 def legend() -> str:

@@ -24,6 +24,7 @@ document.addEventListener("DOMContentLoaded", () => {
     apply();
   }
   for (const svg of document.querySelectorAll(".claim-canvas svg")) {
+    svg.parentElement.scrollLeft = (svg.parentElement.scrollWidth - svg.parentElement.clientWidth) / 2;
     const nodes = [...svg.querySelectorAll(".node")];
     const edges = [...svg.querySelectorAll(".edge")];
     const trace = (start, from, to, found) => {
