@@ -23,7 +23,7 @@ import pandas as pd
 from icl_core import _validate, plotting
 from icl_core.language import data, encoders, mrpc, natural_shift, rotation, shift_aware, training
 from icl_core.language.data import Pairs
-from icl_core.results import Table, provenance, sweep, write_table
+from icl_core.results import Table, provenance, read_table, sweep, write_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -405,6 +405,17 @@ def natural_tables(
     }
 
 
+def stored(name: str) -> Table:
+    """Table ``book/results/bert-<name>`` of the clone that holds the package.
+
+    Raises
+    ------
+    FileNotFoundError
+        Outside a clone.
+    """
+    return read_table(Path(__file__).resolve().parents[2] / "book" / "results" / f"bert-{name}")
+
+
 # --- statistics -------------------------------------------------------------------------------------------------------
 
 
@@ -506,7 +517,7 @@ def draw_selections(table: Table, value: str = "loss", *, pairing: str = "rank")
     """Figures 3(a) and 3(b): ``value`` against theta for the three selections, with 95 % intervals over the runs."""
     import matplotlib.pyplot as plt
 
-    frame = _started(table)
+    frame = at_start(table)
     frame = frame[(frame["pairing"] == pairing) & (frame["ranked_by"] == "trained head")]
     figure, axes = plt.subplots()
     names = {"largest": "largest |W₀−W₁| (a)", "smallest": "smallest |W₀−W₁| (b)", "random": "random (control)"}
@@ -529,7 +540,8 @@ def draw_selections(table: Table, value: str = "loss", *, pairing: str = "rank")
     return _titled(figure, table)
 
 
-def _started(table: Table, std: float | None = None) -> pd.DataFrame:
+def at_start(table: Table, std: float | None = None) -> pd.DataFrame:
+    """Rows of the runs whose head started with standard deviation ``std``, BERT's own by default."""
     frame = table.frame
     return frame[np.isclose(frame["head_std"], encoders.HEAD_STD if std is None else std)]
 
@@ -538,7 +550,7 @@ def draw_pairings(table: Table) -> Figure:
     """Control: the four pairings of the same dimensions, for the largest and the smallest |W0 - W1|."""
     import matplotlib.pyplot as plt
 
-    frame = _started(table)
+    frame = at_start(table)
     frame = frame[frame["ranked_by"] == "trained head"]
     figure, both = plt.subplots(1, 2, sharey=True, figsize=(6.4, 3.4))
     for axes, selection in zip(both, ("largest", "smallest"), strict=True):
@@ -566,7 +578,7 @@ def draw_heads(table: Table) -> Figure:
     )
     for axes, selection in zip(both, ("largest", "smallest"), strict=True):
         for i, (label, std, ranked) in enumerate(kinds):
-            frame = _started(table, std)
+            frame = at_start(table, std)
             frame = frame[
                 (frame["selection"] == selection) & (frame["ranked_by"] == ranked) & (frame["pairing"] == "rank")
             ]
@@ -585,7 +597,7 @@ def draw_forgetting(table: Table) -> Figure:
     """Figure 3(c): forgetting against the angle from pi down to 0, one panel for each learning rate."""
     import matplotlib.pyplot as plt
 
-    frame = _started(table)
+    frame = at_start(table)
     rates = sorted(set(frame["rate"]))
     figure, panels = plt.subplots(1, len(rates), figsize=(6.4, 3.4), squeeze=False)
     for axes, rate in zip(panels[0], rates, strict=True):
