@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from icl_core import mean_field, population, prompts
+from icl_core.experiments import convergence_phases
 from icl_core.theory import phases
 
 
@@ -147,3 +148,62 @@ def test_a_long_first_step_leaves_the_window():
 def test_bad_arguments_are_named(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def test_exponent_table_finds_the_orders_and_no_logarithm():
+    frame = convergence_phases.exponents((0.5,), 0.01, small=range(3, 9), large=(20, 60, 90, 120, 150, 180)).frame
+    large = frame[frame.range == "large"].set_index("quantity")
+    for name, power in (("T1", 1.98), ("T2", 2.0), ("T3-T2", 1.49), ("T4-T3", 1.0), ("balanced T1", 2.0)):
+        assert large.low[name] <= power + 1e-3
+        assert large.high[name] >= power - 1e-3
+        assert abs(large.log_power[name]) < 0.1
+    # Lemma 4.5 as printed leaves T2 out: its bound on T3 falls short by half a power.
+    assert large.low["T3"] > large.claimed_power["T3"] + 0.4
+    assert large.low["|beta_n|(T2)"] > large.claimed_power["|beta_n|(T2)"] + 0.4
+
+
+def test_trajectory_passes_through_the_phases_in_order():
+    frame = convergence_phases.trajectory(1e4, 0.5, 0.05).frame
+    assert frame.phase.is_monotonic_increasing
+    assert set(frame.phase) == {1, 2, 3, 4, 5}
+    assert (frame.attn_k + frame.attn_1 + frame.attn_rest).to_numpy() == pytest.approx(1)
+    # Small p1: the target explodes before the dominant score is down, and phase I runs into phase III.
+    assert set(convergence_phases.trajectory(1e4, 0.1, 0.05).frame.phase) == {1, 3, 4, 5}
+
+
+def test_finite_prompts_table_brackets_the_limit_for_long_prompts():
+    frame = convergence_phases.finite_prompts((3, 8), (1, 20), 0.5, 1.0, samples=40, repeats=4, seed=1).frame
+    assert frame.method.tolist() == ["enumerated", "sampled", "sampled", "sampled"]
+    last = frame.iloc[-1]
+    assert abs(last.log_ratio) < 3 * last.log_ratio_error + 1e-3
+    assert abs(frame.log_ratio[0]) > 0.02
+    again = convergence_phases.finite_prompts((3, 8), (1, 20), 0.5, 1.0, samples=40, repeats=4, seed=1).frame
+    assert again.equals(frame)
+
+
+def test_features_of_unequal_share_do_not_finish_together():
+    frame = convergence_phases.unequal_shares((8, 16)).frame
+    assert frame.held.all()
+    assert frame.gap_over_stage[1] > 1.2 * frame.gap_over_stage[0] > 1
+    with pytest.raises(ValueError, match="even numbers"):
+        convergence_phases.unequal_shares((5,))
+
+
+def test_drivers_add_up_to_the_change_of_the_attention():
+    frame = convergence_phases.drivers(3, 0.8, None).frame
+    numeric = np.gradient(np.log(frame.attn_n), frame.s)
+    assert frame.d_log_attn_n.to_numpy()[2:-2] == pytest.approx(numeric[2:-2], abs=5e-3)
+
+
+@pytest.mark.parametrize("against", ["clock", "time"])
+def test_figures_are_drawn(against):
+    import matplotlib.pyplot as plt
+
+    figure = convergence_phases.figure_trajectory(convergence_phases.trajectory(1e3, 0.6), against)
+    assert len(figure.axes) == 2
+    slopes = convergence_phases.figure_slopes((0.5,), ("T2", "T1"), most=30)
+    assert [axis.get_title() for axis in slopes.axes] == ["T2", "T1"]
+    table = convergence_phases.thresholds((0.8,), most=30)
+    assert table.frame.set_index("window").log2_K["A(T2) >= 0.5 log K"] == math.inf
+    assert convergence_phases.figure_thresholds(table).axes
+    plt.close("all")

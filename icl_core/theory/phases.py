@@ -24,7 +24,7 @@ def _antiderivative(attention: float, off: float) -> float:
     return 3 * math.log(attention / off) - 1 / attention + 2 / off + 1 / (2 * off**2)
 
 
-def alike_time(K: float, share: float, off: float) -> float:
+def alike_time(K: float, share: float, off: float, start: float | None = None) -> float:
     """Exact time at which ``1 - Attn`` has fallen to ``off``, when the off-target features are alike.
 
     Balanced data: ``share`` = 1/K. Dominant query: ``share`` = p1. With ``a = 1 - off`` the gap's equation
@@ -39,6 +39,8 @@ def alike_time(K: float, share: float, off: float) -> float:
         Probability of the query's feature, in (0, 1).
     off : float
         Attention not on the target, in (0, 1 - share].
+    start : float, optional
+        Count the time from where ``1 - Attn`` was this; from zero scores, 1 - share, by default.
 
     Returns
     -------
@@ -57,8 +59,11 @@ def alike_time(K: float, share: float, off: float) -> float:
     """
     _validate.real("K", K, least=2)
     share = _validate.real("share", share, above=0.0, below=1.0)
-    off = _validate.real("off", off, above=0.0, most=1 - share)
-    spent = _antiderivative(1 - off, off) - _antiderivative(share, 1 - share)
+    # The share itself, not 1 - (1 - share), which is 0 from K = 2^53 on.
+    first = share if start is None else 1 - _validate.real("start", start, above=0.0, most=1 - share)
+    start = 1 - share if start is None else start
+    off = _validate.real("off", off, above=0.0, most=start)
+    spent = _antiderivative(1 - off, off) - _antiderivative(first, start)
     return ((K - 1) / K) ** 2 * spent / share
 
 
