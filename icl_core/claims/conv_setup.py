@@ -1019,7 +1019,7 @@ def _tilde(subject: tuple[str, Callable[[float, float, float, int], float]], fas
     """
     side, bound = subject
     K = 2
-    lengths = (170, 400) if fast else (170, 250, 400, 1000)
+    lengths = (170, 400) if fast else (170, 200, 250, 300, 400)
 
     def margin(x: np.ndarray) -> float:
         N = lengths[int(min(x[0], len(lengths) - 1))]
@@ -1039,7 +1039,7 @@ def _tilde(subject: tuple[str, Callable[[float, float, float, int], float]], fas
 
     box = [(0, len(lengths) - 1e-9), (0.36, 0.64), (0, 1), (-8, 8), (-8, 8)]
     return _tools.hunted(
-        margin, box, "K = 2, N from 170 to 1000, N > 20 K^3/(K min p)^2, c between its least value and K min p",
+        margin, box, "K = 2, N from 170 to 400, N > 20 K^3/(K min p)^2, c between its least value and K min p",
         seed=SEED, tolerance=1e-9, source="rounding of summed probabilities", names=("N index", "p_1", "c share", "B", "B'"),
         starts=1, budget=300 if fast else 2500,
     )  # fmt: skip
