@@ -1,7 +1,8 @@
-"""Closed forms of forgetting (OOD paper, Appendix H): two features, as printed and as corrected, and the K-feature regions.
+"""Closed forms of forgetting (OOD paper, Appendix H): two features, as printed and as corrected, and K features.
 
-For two features everything is a function of the score gap ``z_m = alpha_{u_m} - beta_{u_n,u_m}``: the loss of query m is
-``(1 + exp z_m)^-2 / 2``, and z_m alone drives itself. So the gradient flow has an implicit solution, :func:`two_features`.
+For two features everything is a function of the score gap ``z_m = alpha_{u_m} - beta_{u_n,u_m}``: the loss of query m
+is ``(1 + exp z_m)^-2 / 2``, and z_m alone drives itself. So the gradient flow has an implicit solution,
+:func:`two_features`.
 """
 
 from __future__ import annotations
@@ -174,7 +175,9 @@ def two_features(gamma1: Array, gamma2: Array, eps: Array) -> TwoFeatures:
 
 
 def edge_coefficient(eps: Array) -> Array:
-    """Sign of the total forgetting next to gamma = (1, -1): ``(2 - 3 s) log((1 - s) / s) / 2 - 8 s^2 (1 - s)``, s = sqrt eps.
+    """Sign of the total forgetting next to gamma = (1, -1).
+
+    It is ``(2 - 3 s) log((1 - s) / s) / 2 - 8 s^2 (1 - s)`` with ``s = sqrt eps``.
 
     With ``u = 1 + gamma2`` and ``gamma1 = 1`` the total forgetting is
     ``eps (1 - s) log(g) / 2 * edge_coefficient(eps) * u^2`` to second order in u.
@@ -184,7 +187,7 @@ def edge_coefficient(eps: Array) -> Array:
 
 
 def critical_eps() -> float:
-    """The eps in (0, 1/4) at which :func:`edge_coefficient` changes sign: above it no two-feature shift forgets in total."""
+    """Return the eps at which :func:`edge_coefficient` changes sign; above it no two-feature shift forgets in total."""
     from scipy.optimize import brentq
 
     return float(brentq(edge_coefficient, 1e-3, 0.24, xtol=1e-15))

@@ -1,6 +1,6 @@
 """Closed forms with label noise (OOD paper, Appendix K): floor, attention at convergence, losses, and update bounds.
 
-``s`` is the effective noise variance ``sigma_eff^2 = K sigma^2 / N``: the label noise averaged over one feature's tokens.
+``s`` is the effective noise variance ``sigma_eff^2 = K sigma^2 / N``: label noise averaged over one feature's tokens.
 """
 
 from __future__ import annotations
