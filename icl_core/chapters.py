@@ -697,6 +697,12 @@ def stage(root: Path, jobs: Iterable[Job]) -> Path:
     for name in ("_config.yml", "_toc.yml"):
         shutil.copy(root / name, staged / name)
     ran = {job.chapter.path.resolve(): job for job in jobs}
+    # Sources link to one another by the names that they have in book/; there, a chapter is Markdown.
+    link = re.compile(rf"\]\((?:\./)?({'|'.join(re.escape(path.stem) for path in ran)})\.md(?=[#)])")
+
+    def relinked(text: str) -> str:
+        return link.sub(r"](\1.ipynb", text) if ran else text
+
     hidden = shutil.ignore_patterns(".*", "__pycache__", "*.md")
     shutil.copytree(root / "book", staged / "book", ignore=hidden)
     for path in pages(root):
@@ -704,9 +710,13 @@ def stage(root: Path, jobs: Iterable[Job]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.resolve() in ran:
             job = ran[path.resolve()]
-            nbformat.write(merged(job.chapter, job.output), target.with_suffix(".ipynb"))
+            notebook = merged(job.chapter, job.output)
+            for cell in notebook.cells:
+                if cell.cell_type == "markdown":
+                    cell.source = relinked(cell.source)
+            nbformat.write(notebook, target.with_suffix(".ipynb"))
         else:
-            shutil.copy(path, target)
+            target.write_text(relinked(path.read_text(encoding="utf-8")), encoding="utf-8")
     (staged / _MARK).write_text("written by icl-core book\n", encoding="utf-8")
     return staged
 

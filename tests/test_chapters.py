@@ -162,7 +162,8 @@ def test_a_missing_file_of_the_front_matter_is_named(small_book: Book) -> None:
 
 def test_run_keep_merge_and_stage(small_book: Book) -> None:
     broken = CHAPTER.replace('print("sum"', 'raise RuntimeError("too bad")\nprint("sum"')
-    root = small_book(one=CHAPTER, two=broken)
+    root = small_book(one=CHAPTER.replace("below=3)\n", "below=3)\ntheta\n"), two=broken)
+    source = (root / "book" / "one.md").read_text(encoding="utf-8")
     said: list[str] = []
     jobs = [chapters.plan(root, chapters.load(p), "smoke") for p in chapters.chapter_paths(root).values()]
     assert not chapters.run(root, jobs, workers=2, say=said.append)
@@ -171,13 +172,15 @@ def test_run_keep_merge_and_stage(small_book: Book) -> None:
 
     # The one that succeeded is kept; the other is tried again, and changed text needs no run.
     page = root / "book" / "one.md"
-    page.write_text(CHAPTER.replace("Words.", "Better words."), encoding="utf-8")
+    page.write_text(source.replace("Words.", "Better words."), encoding="utf-8")
     again = [chapters.plan(root, chapters.load(p), "smoke") for p in chapters.chapter_paths(root).values()]
     assert [job.state for job in again] == ["hit", "waiting"]
     assert "nothing it depends on has changed" in again[0].reason
 
     (root / "_config.yml").write_text("title: x\n", encoding="utf-8")
+    (root / "book" / "index.md").write_text("# Begin\n\n[a](one.md) [b](one.md#words)\n", encoding="utf-8")
     staged = chapters.stage(root, again[:1])
+    assert "[a](one.ipynb) [b](one.ipynb#words)" in (staged / "book" / "index.md").read_text(encoding="utf-8")
     notebook = nbformat.read(staged / "book" / "one.ipynb", as_version=4)
     text = json.dumps(notebook)
     assert "Better words." in text
@@ -186,6 +189,7 @@ def test_run_keep_merge_and_stage(small_book: Book) -> None:
     assert str(root) not in text
     assert "icl_core" not in notebook.metadata
     assert not (staged / "book" / "one.md").exists()
+    assert not next(cell for cell in notebook.cells if "validate" in cell.metadata.get("tags", ())).outputs
     nbformat.validate(notebook)
 
 
