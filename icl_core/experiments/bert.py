@@ -546,6 +546,33 @@ def at_start(table: Table, std: float | None = None) -> pd.DataFrame:
     return frame[np.isclose(frame["head_std"], encoders.HEAD_STD if std is None else std)]
 
 
+def draw_overlap(table: Table) -> Figure:
+    """How many of the chosen dimensions the head had already chosen before it saw any data, run by run."""
+    import matplotlib.pyplot as plt
+
+    frame = at_start(table)
+    figure, axes = plt.subplots(figsize=(6.4, 3.0))
+    for i, selection in enumerate(("largest", "smallest")):
+        axes.plot(
+            frame["run"], frame[f"overlap_{selection}"], "os"[i], color=plotting.COLORS[i], label=f"{selection} |W₀−W₁|"
+        )
+    axes.axhline(1 / 3, color="#777777", linewidth=1, linestyle=":")
+    axes.annotate("chance", (frame["run"].min(), 1 / 3), fontsize=8, va="bottom", color="#555555")
+    axes.set_ylim(0, 1.05)
+    axes.set_xticks(sorted(frame["run"]))
+    axes.set_xlabel("run")
+    axes.set_ylabel("share chosen already\nbefore training")
+    axes.legend(fontsize=8, loc="center right")
+    return _titled(figure, table)
+
+
+def shared_dimensions(table: Table, selection: str, std: float | None = None) -> float:
+    """Mean overlap between the dimensions that different runs choose; chance is a third, nan for a single run."""
+    chosen = [set(dims.split()) for dims in at_start(table, std)[f"dims_{selection}"]]
+    pairs = [len(one & two) / len(one) for i, one in enumerate(chosen) for two in chosen[:i]]
+    return float(np.mean(pairs)) if pairs else math.nan
+
+
 def draw_pairings(table: Table) -> Figure:
     """Control: the four pairings of the same dimensions, for the largest and the smallest |W0 - W1|."""
     import matplotlib.pyplot as plt
@@ -737,6 +764,42 @@ def draw_trade(table: Table) -> Figure:
     panels[0][0].set_ylabel("loss on the source (nats)")
     panels[0][0].legend(fontsize=8)
     return _titled(figure, table)
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+BERT_BASE = {"width": 768, "depth": 12}
+
+
+def petaflops(width: int, depth: int, trained: int, tokens: int) -> float:
+    """Rough work of ``tokens`` forward through ``depth`` layers and back through the last ``trained``, 1e15 operations.
+
+    Dense layers only, 24 d^2 operations a token and layer forward and twice that back: an estimate.
+    """
+    return 24.0 * width**2 * (depth + 2 * trained) * tokens / 1e15
+
+
+def cost_mrpc(width: int, depth: int, *, runs: int = 10, angles: int = 13, length: int = 128) -> dict[str, float]:
+    """Estimate of figure 3 the plain way, every pair padded to ``length`` tokens, in 1e15 operations."""
+    train, dev = data.MRPC_COUNTS["train"], data.MRPC_COUNTS["dev"]
+    use = round(0.9 * train)
+    tune = petaflops(width, depth, 1, (train - use) * length) + petaflops(width, depth, 0, dev * length)
+    return {
+        "training": runs * petaflops(width, depth, depth // 2, 2 * use * length),
+        "theta sweeps (3a, 3b)": runs * 2 * petaflops(width, depth, 0, len(mrpc.SWEEP_THETAS) * dev * length),
+        "forgetting (3c)": runs * angles * tune,
+    }
+
+
+def cost_natural(width: int, depth: int, *, length: int = 128) -> dict[str, float]:
+    """Estimate of figure 4 at the paper's sizes, one run the plain way, every pair padded, in 1e15 operations."""
+    fiction, genre, snli = 77_000, 80_000, 549_367
+    groups = 4 * (2 * genre // 10_000 - 1) * 10_000 + (snli // 20_000) * 20_000
+    return {
+        "training": petaflops(width, depth, depth, 3 * fiction * length),
+        "features and losses": petaflops(width, depth, 0, (fiction + 4 * genre + snli) * length),
+        "fine-tuning on groups, last layer on cached states": petaflops(width, 1, 1, groups * length),
+    }
 
 
 # --- command line -----------------------------------------------------------------------------------------------------
