@@ -36,6 +36,7 @@ MASKS = ("context", "causal", "full")
 READ_INS = ("linear", "identity")
 CLASSES = ("linear", "network")
 SCOPES = ("all", "last")
+OPTIMISERS = ("adam", "sgd")
 QUERIES = ("all", "one")
 TOKENS = ("distinct", "all")
 _NORM_EPS = 1e-5
@@ -73,7 +74,8 @@ class Architecture:
         A trained linear map from d + 1 to ``width`` (the paper's data have d = 8 and its model has width 16, so
         something must map them), or none, which needs ``width = d + 1``.
     init_scale : float
-        Weights start as normal with standard deviation ``init_scale / sqrt(fan in)``, biases at 0.
+        Weights start as normal with standard deviation ``init_scale / sqrt(fan in)``, biases at 0. The default has
+        the spread of PyTorch's linear layers, ``1 / sqrt(3)``; the theory starts at 0.
 
     Raises
     ------
@@ -96,7 +98,7 @@ class Architecture:
     length: int = 20
     mask: str = "context"
     read_in: str = "linear"
-    init_scale: float = 1.0
+    init_scale: float = 3**-0.5
 
     def __post_init__(self) -> None:
         for name, least in (("d", 2), ("width", 2), ("layers", 1), ("mlp_ratio", 1), ("length", 1)):
@@ -122,8 +124,11 @@ class Training:
     contexts : int
         Contexts drawn per step and model, each with a task of its own; all fresh, as the theory trains on the
         population loss.
+    optimiser : {"adam", "sgd"}
+        The paper names none for these experiments. Adam is what transformers are usually trained with; plain
+        gradient steps are what the theory follows.
     learning_rate, beta1, beta2 : float
-        Adam's; the paper names no optimiser for these experiments.
+        The optimiser's; the last two are Adam's.
     labels : {"linear", "network"}
         Function class of the tasks: ``w'x``, or a random two-layer ReLU network (:func:`draw_labels`).
     hidden : int
@@ -143,7 +148,7 @@ class Training:
     record_every : int
         Steps between records of the watched losses.
     tests : int
-        Contexts, common to all models, behind each watched loss.
+        Contexts, common to all models, behind each watched loss (:func:`evaluation_labels`).
 
     Raises
     ------
@@ -153,6 +158,7 @@ class Training:
 
     steps: int = 2000
     contexts: int = 16
+    optimiser: str = "adam"
     learning_rate: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.999
@@ -163,10 +169,10 @@ class Training:
     scope: str = "all"
     eps: float | None = None
     record_every: int = 50
-    tests: int = 256
+    tests: int = 64
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 0), ("contexts", 1), ("hidden", 1), ("record_every", 1), ("tests", 2)):
+        for name, least in (("steps", 0), ("contexts", 1), ("hidden", 1), ("record_every", 1), ("tests", 1)):
             _validate.integer(name, getattr(self, name), least=least)
         _validate.real("learning_rate", self.learning_rate, above=0.0)
         for name in ("beta1", "beta2"):
@@ -175,6 +181,7 @@ class Training:
             _validate.real("eps", self.eps, above=0.0)
         for name, options in (("labels", CLASSES), ("queries", QUERIES), ("tokens", TOKENS), ("scope", SCOPES)):
             _validate.choice(name, getattr(self, name), options)
+        _validate.choice("optimiser", self.optimiser, OPTIMISERS)
 
 
 @dataclass(frozen=True)
@@ -200,6 +207,11 @@ class Prompts:
     order: Tensor | None = None
     counts: Tensor | None = None
     query_weights: Tensor | None = None
+
+
+def derive_seed(*parts: Any) -> int:
+    """Derive a seed from a seed and names, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big")
 
 
 def layout(arch: Architecture) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -266,7 +278,7 @@ def initialise(
     flat = torch.zeros(len(seeds), size(arch), dtype=torch.float64)
     named = views(arch, flat)
     for row, seed in enumerate(seeds):
-        random = generator(_mix(seed, "init"))
+        random = generator(derive_seed(seed, "init"))
         for name, view in named.items():
             if "norm" in name and name.endswith("weight"):
                 view[row] = 1.0
@@ -311,6 +323,30 @@ def draw_labels(
     units = torch.randn(*shape, hidden, K, generator=random, dtype=dtype).relu_()
     outer = torch.randn(*shape, 1, hidden, generator=random, dtype=dtype)
     return (outer @ units).squeeze(-2) * math.sqrt(2 / hidden)
+
+
+def evaluation_labels(kind: str, tests: int, K: int, *, hidden: int = 20) -> Tensor:
+    """Draw tasks for measuring losses, shape (tests, K), with the class's exact mean and second moments.
+
+    The draw is made symmetric and then whitened. The loss of a model whose prediction is linear in the labels, such as
+    the theory's, then has no sampling error at all, and a trained transformer's has little.
+
+    Parameters
+    ----------
+    kind, hidden
+        As in :func:`draw_labels`.
+    tests : int
+        Number of tasks; at least 2 K are drawn, an even number.
+    """
+    half = max(-(-_validate.integer("tests", tests, least=1) // 2), 2 * K)
+    drawn = draw_labels(kind, derive_seed("tests", kind), (half,), K, hidden=hidden, dtype=torch.float64)
+    covariance = torch.eye(K, dtype=torch.float64)
+    if kind == "network":
+        covariance = covariance * (1 - 1 / math.pi) + 1 / math.pi
+    sample = torch.linalg.cholesky(drawn.mT @ drawn / half)
+    exact = torch.linalg.solve_triangular(sample, drawn.mT, upper=False)
+    drawn = (torch.linalg.cholesky(covariance) @ exact).mT
+    return torch.cat([drawn, -drawn])
 
 
 def forward(arch: Architecture, flat: Tensor, features: Tensor, prompts: Prompts) -> Tensor:
@@ -459,7 +495,8 @@ def _linear_back(
 ) -> Tensor | None:
     """Add the map's parameter gradients to ``gweight``, ``gbias``; return the gradient of its input."""
     flat = _rows(gy)
-    gweight.baddbmm_(flat.mT, _rows(x))
+    # Not baddbmm_: into a strided view it falls back to one small product per model.
+    gweight += torch.bmm(flat.mT, _rows(x))
     gbias += flat.sum(1)
     return torch.bmm(flat, weight).view(x.shape) if need_input else None
 
@@ -488,7 +525,7 @@ def _unfold(
 ) -> None:
     """Turn the gradients of a folded map into those of the map and the norm."""
     gweight, gbias, ggain, gshift = into
-    gweight.add_(gw * gain.unsqueeze(1)).baddbmm_(gb.unsqueeze(2), shift.unsqueeze(1))
+    gweight += torch.baddbmm(gw * gain.unsqueeze(1), gb.unsqueeze(2), shift.unsqueeze(1))
     gbias += gb
     ggain += (gw * weight).sum(1)
     gshift += torch.bmm(gb.unsqueeze(1), weight).squeeze(1)
@@ -574,7 +611,7 @@ def _tokens_back(
             gbase += part.sum(1)
         else:
             gbase.scatter_add_(1, index.reshape(M, -1, 1).expand(-1, -1, w), _rows(part))
-    g["in.weight"][:, :, :-1].baddbmm_(gbase.mT, features.mT)
+    g["in.weight"][:, :, :-1] += torch.bmm(gbase.mT, features.mT)
     g["in.weight"][:, :, -1] += torch.bmm(values.reshape(M, 1, -1), _rows(gcontext)).squeeze(1)
     g["in.bias"] += gbase.sum(1)
 
@@ -772,9 +809,7 @@ def _step(
             assert gh is not None
             if g_up is not None:
                 gtotal = _after_back(arch, p, g, f"{i}.norm2", gh, kept["after2"])
-                gr = _linear_back(
-                    gtotal, kept["r"], p[f"{i}.down.weight"], g[f"{i}.down.weight"], g[f"{i}.down.bias"]
-                )
+                gr = _linear_back(gtotal, kept["r"], p[f"{i}.down.weight"], g[f"{i}.down.weight"], g[f"{i}.down.bias"])
                 gu = _act_back(arch, gr, kept["u"])
                 gn = _linear_back(gu, kept["n"], maps["up.weight"], *g_up)
                 gh = _before_back(arch, gn, kept["before2"])
@@ -884,11 +919,6 @@ class _Group:
     g: dict[str, Tensor] = field(default_factory=dict)
 
 
-def _mix(*parts: Any) -> int:
-    """Derive a seed from a seed and names, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big")
-
-
 def train(
     arch: Architecture,
     flat: Tensor,
@@ -903,7 +933,7 @@ def train(
     group: int | None = None,
     workers: int = 1,
 ) -> Run:
-    """Train many models at once with Adam.
+    """Train many models at once.
 
     A model's prompts come from its own seed and the step's number alone, so that a model's numbers depend neither on
     its company nor on interruptions. Models with equal seeds see equal labels.
@@ -982,7 +1012,7 @@ def train(
         groups[-1].p, groups[-1].g = views(arch, mine), views(arch, gradient)
 
     tests = {
-        name: draw_labels(domain.labels, _mix("tests", domain.labels), (training.tests,), K, hidden=training.hidden)
+        name: evaluation_labels(domain.labels, training.tests, K, hidden=training.hidden)
         for name, domain in watch.items()
     }
 
@@ -1018,7 +1048,7 @@ def train(
         for offset, prompts in enumerate(batches):
             mine.gradient.zero_()
             _step(arch, mine.p, mine.g, features[lo:hi], prompts, training.scope)
-            _adam(mine, a, b, begin + offset + 1, training, alive)
+            _update(mine, a, b, begin + offset + 1, training, alive)
 
     began, written = time.perf_counter(), time.perf_counter()
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
@@ -1083,9 +1113,7 @@ def _batches(
             # One draw per block of steps, not per step: the calls would cost more than the numbers.
             parts = []
             for block in range(begin // _BLOCK, (end - 1) // _BLOCK + 1):
-                part = draw_labels(
-                    training.labels, _mix(seed, "labels", block), (_BLOCK, B), K, hidden=training.hidden
-                )
+                part = draw_labels(training.labels, derive_seed(seed, "labels", block), (_BLOCK, B), K, hidden=training.hidden)
                 lo, hi = max(begin - block * _BLOCK, 0), min(end - block * _BLOCK, _BLOCK)
                 parts.append(part[lo:hi])
             drawn[seed] = torch.cat(parts)
@@ -1097,9 +1125,9 @@ def _batches(
         mine = labels[step - begin]
         query = None
         if training.queries == "one":
-            asked = [torch.randint(K, (B, 1), generator=generator(_mix(seed, "query", step))) for seed in seeds]
+            asked = [torch.randint(K, (B, 1), generator=generator(derive_seed(seed, "query", step))) for seed in seeds]
             query = torch.stack(asked).to(like.device)
-        orders = [_mix(seed, "order", step) for seed in seeds] if shuffled else []
+        orders = [derive_seed(seed, "order", step) for seed in seeds] if shuffled else []
         prompts.append(prompts_for(arch, mine, query, training.tokens, seeds=orders))
     return prompts
 
@@ -1107,13 +1135,17 @@ def _batches(
 _BLOCK = 50
 
 
-def _adam(mine: _Group, a: int, b: int, step: int, training: Training, alive: Tensor | None) -> None:
-    """Adam on the flat tensor: a handful of calls for all parameters of all models."""
+def _update(mine: _Group, a: int, b: int, step: int, training: Training, alive: Tensor | None) -> None:
+    """One optimiser step on the flat tensor: a handful of calls for all parameters of all models."""
     gradient = mine.gradient[:, a:b]
+    rate = -training.learning_rate
+    if training.optimiser == "sgd":
+        mine.flat[:, a:b].add_(gradient if alive is None else gradient * alive, alpha=rate)
+        return
     mine.first.lerp_(gradient, 1 - training.beta1)
     mine.second.mul_(training.beta2).addcmul_(gradient, gradient, value=1 - training.beta2)
     spread = mine.second.sqrt().div_(math.sqrt(1 - training.beta2**step)).add_(1e-8)
-    rate = -training.learning_rate / (1 - training.beta1**step)
+    rate /= 1 - training.beta1**step
     if alive is None:
         mine.flat[:, a:b].addcdiv_(mine.first, spread, value=rate)
     else:
@@ -1172,7 +1204,9 @@ def _load(path: str | os.PathLike[str] | None, key: str) -> dict[str, Any] | Non
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"checkpoint {path} cannot be read ({type(error).__name__}); delete it to start anew") from error
+        raise ValueError(
+            f"checkpoint {path} cannot be read ({type(error).__name__}); delete it to start anew"
+        ) from error
     if not isinstance(state, dict) or state.get("key") != key:
         raise ValueError(f"checkpoint {path} belongs to a run with other models, data or options; name another file")
     return state
