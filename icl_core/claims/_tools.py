@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import random
@@ -107,7 +108,7 @@ def exact_attention(weights: np.ndarray, counts: Sequence[Any] | None = None) ->
     return np.array([[mass[n, k] / sum(mass[:, k]) for k in range(K)] for n in range(K)], dtype=object)
 
 
-def exact_losses(weights: np.ndarray, counts: Sequence[int], query: Sequence[Any] | None = None) -> list[Any]:
+def exact_losses(weights: np.ndarray, counts: Sequence[int], query: Any = None) -> list[Any]:
     """Loss per query feature, straight from tokens, exact.
 
     The prediction's error is ``<w, g>`` with ``g = sum_i attn_i x_i - x_query``; for a standard Gaussian task its
@@ -119,7 +120,7 @@ def exact_losses(weights: np.ndarray, counts: Sequence[int], query: Sequence[Any
         ``exp(scores)``, fractions or :class:`Dual`; row key, column query.
     counts : sequence of int, length K
         How often each feature stands in the prompt.
-    query : sequence, optional
+    query : sequence of fractions, optional
         Probability of each query; uniform by default.
     """
     K = weights.shape[0]
@@ -136,7 +137,7 @@ def exact_losses(weights: np.ndarray, counts: Sequence[int], query: Sequence[Any
     return found
 
 
-def exact_descent(weights: np.ndarray, counts: Sequence[int], query: Sequence[Any] | None = None) -> np.ndarray:
+def exact_descent(weights: np.ndarray, counts: Sequence[int], query: Any = None) -> np.ndarray:
     """Minus the derivative of the total loss by the scores, shape (K, K): exact differentiation of the token form."""
     K = weights.shape[0]
     found = np.empty((K, K), dtype=object)
@@ -154,6 +155,29 @@ def vanishes(expression: Any) -> bool:
 
     top, _ = sympy.fraction(sympy.together(expression))
     return sympy.simplify(sympy.expand(top)) == 0
+
+
+# Small and quick, for searches that evaluate thousands of instances.
+
+
+def orthonormal_columns(x: np.ndarray) -> np.ndarray:
+    """Orthonormalise the columns of x (d, K) by Gram-Schmidt, twice for accuracy."""
+    found = np.array(x, dtype=float)
+    for k in range(found.shape[1]):
+        for _ in range(2):
+            found[:, k] -= found[:, :k] @ (found[:, :k].T @ found[:, k])
+            size = np.linalg.norm(found[:, k])
+            # A column that depends on earlier ones is replaced, so that a search never meets nan.
+            found[:, k] = found[:, k] / size if size > 1e-12 else np.eye(len(found))[k]
+    return found
+
+
+def balanced_losses(scores: np.ndarray) -> np.ndarray:
+    """Loss per query feature for balanced prompts, ``|a - e_k|^2 / (2K)``, from scores (K, K)."""
+    K = len(scores)
+    weight = np.exp(scores - scores.max(0))
+    wrong = weight / weight.sum(0) * (1 - np.eye(K))
+    return ((wrong**2).sum(0) + wrong.sum(0) ** 2) / (2 * K)
 
 
 # Evidence from numbers.
@@ -241,10 +265,11 @@ def certify(
 
     before, flint.ctx.prec = flint.ctx.prec, precision
     try:
-        stack = [tuple((float(low), float(high)) for low, high in box)]
+        # First in, first out, so that a violation anywhere is met before one corner is cut to pieces.
+        queue = collections.deque([tuple((float(low), float(high)) for low, high in box)])
         cases, least = 0, math.inf
-        while stack:
-            cell = stack.pop()
+        while queue:
+            cell = queue.popleft()
             cases += 1
             balls = [flint.arb((low + high) / 2, (high - low) / 2 * (1 + 2**-50)) for low, high in cell]
             value = margin(*balls)
@@ -267,7 +292,7 @@ def certify(
             i = widths.index(max(widths))
             low, high = cell[i]
             halves = ((low, (low + high) / 2), ((low + high) / 2, high))
-            stack.extend((*cell[:i], half, *cell[i + 1 :]) for half in halves)
+            queue.extend((*cell[:i], half, *cell[i + 1 :]) for half in halves)
         return Evidence(
             True, "certified", cases, region, margin=least, tolerance=0.0, tolerance_source="ball arithmetic",
             dtype=f"ball, {precision} bits", detail=detail or f"proved on {cases} boxes",
@@ -304,7 +329,8 @@ def search(
         found = -math.inf if math.isnan(found) else found
         if found < best:
             best, where = found, inside
-        return max(found, -1e300)
+        # The optimiser squares what it gets.
+        return max(found, -1e100)
 
     population = max(5, min(15, budget // (starts * 10 * len(low)) + 1))
     for start in range(starts):
@@ -324,7 +350,7 @@ def hunted(
 ) -> Evidence:  # fmt: skip
     """Evidence of an inequality from :func:`search`; the detail names the worst point."""
     worst, where, calls = search(margin, box, seed=seed, starts=starts, budget=budget)
-    labels = names or [f"x{i + 1}" for i in range(len(where))]
+    labels = names or [f"x{i + 1}" for i in range(min(6, len(where)))]
     shown = ", ".join(f"{label} = {x:.6g}" for label, x in zip(labels, where, strict=False))
     return at_least(
         [worst], f"{region}; {starts} starts of differential evolution and Nelder-Mead", tolerance=tolerance,
