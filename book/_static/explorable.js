@@ -133,7 +133,7 @@
 
   Figure.prototype.heatmap = function (panel, box) {
     var matrix = this.look(panel.table), rows = matrix.length, columns = matrix[0].length;
-    var left = 44, top = 26, side = 256 / Math.max(rows, columns), text = Math.min(15, side * 0.36);
+    var left = 44, top = 34, side = 256 / Math.max(rows, columns), text = Math.min(15, side * 0.36);
     var svg = make("svg", {
       viewBox: "0 0 310 " + (top + side * rows + 40), role: "img",
       "aria-label": panel.title + ": " + rows + " rows (" + panel.rows + ") by " + columns + " columns (" + panel.columns + ")",

@@ -272,9 +272,11 @@ def overshoot(K: int, eps: float, etas: Sequence[float], *, d: int, draws: int =
     error = population.losses(reached, prompts.balanced(K)).sum(-1)
     gap = ((error - closed) / closed).abs()
     alpha = done.alpha[:, 0]
+    own = float(population.attention_weights(ood.symmetric_scores(K, star))[0, 0])
     frame = pd.DataFrame({
         "eta": steps, "met": done.converged.numpy(), "T1": done.steps.numpy(), "alpha": alpha.numpy(),
-        "alpha_star": star, "excess": (alpha - star).numpy(), "training": done.losses.sum(-1).numpy(),
+        "alpha_star": star, "excess": (alpha - star).numpy(),
+        "last_step": [2 * eta * own * eps / K for eta in steps], "training": done.losses.sum(-1).numpy(),
         "ood_gap_mean": gap.mean(1).numpy(), "ood_gap_max": gap.amax(1).numpy(),
     })  # fmt: skip
     about = provenance(
@@ -283,7 +285,9 @@ def overshoot(K: int, eps: float, etas: Sequence[float], *, d: int, draws: int =
     )  # fmt: skip
     return Table(frame, about, {
         "eta": "step size", "met": "whether the rule was met", "T1": "steps until it was", "alpha": "alpha at T1",
-        "alpha_star": "its closed form (eq. 16)", "excess": "alpha - alpha_star", "training": "total training error",
+        "alpha_star": "its closed form (eq. 16)", "excess": "alpha - alpha_star",
+        "last_step": "step that gradient descent would take at alpha_star",
+        "training": "total training error",
         "ood_gap_mean": "mean relative gap of the OOD error at pi/2 to Theorem 5.1", "ood_gap_max": "the largest one",
     })  # fmt: skip
 
@@ -406,6 +410,8 @@ def figure_overshoot(table: Table) -> Figure:
     f = table.frame[table.frame["met"]]
     fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.4))
     axes[0].loglog(f["eta"], f["excess"], "o-", color="#0072B2", ms=4)
+    axes[0].loglog(f["eta"], f["last_step"], ":", color="#000000", lw=1.2, label=r"one step at $\alpha^*$")
+    axes[0].legend()
     axes[0].set_ylabel(r"$\alpha^{(T_1)} - \alpha^*$ (score units)")
     axes[1].loglog(f["eta"], f["ood_gap_mean"], "o-", color="#0072B2", ms=4, label="mean over draws")
     axes[1].loglog(f["eta"], f["ood_gap_max"], "s--", color="#D55E00", ms=4, label="largest")
@@ -484,9 +490,9 @@ def explorable(
         controls=(
             explorables.Control("theta", "Rotation angle", degrees, tuple(f"{x:g}°" for x in degrees),
                                 start=(angles - 1) // 6),
-            explorables.Control("K", "Number of features K", tuple(K), start=len(K) // 2, kind="choice"),
+            explorables.Control("K", "Features K", tuple(K), start=len(K) // 2, kind="choice"),
             explorables.Control("eps", "Training target ε", tuple(eps), start=len(eps) // 2, kind="choice"),
-            explorables.Control("draw", "Random training set V", tuple(range(1, draws + 1)),
+            explorables.Control("draw", "Training set V", tuple(range(1, draws + 1)),
                                 tuple(f"draw {i}" for i in range(1, draws + 1)), kind="choice"),
         ),
         panels=(
