@@ -836,6 +836,9 @@ def book(
     paths = chapter_paths(root)
     for name in force or ():
         find(root, name)
+    outside = sorted(set((root / "book").glob("*.md")) - set(pages(root)))
+    if outside:
+        say(f"not in _toc.yml, so not in the book: {', '.join(path.name for path in outside)}")
     say(f"chapters (profile {profile}, {workers} at a time):")
     began = time.perf_counter()
     jobs = []

@@ -67,6 +67,10 @@ FAULTS = """() => {
     if (!image.complete || image.naturalWidth === 0) said.push(`broken picture: ${image.src.slice(0, 80)}`);
   return said;
 }"""
+# Formulas that have to be scrolled in their own box: no fault, but better split.
+LONG = """() => [...document.querySelectorAll("article div.math")]
+  .filter(e => e.scrollWidth > e.clientWidth + 2)
+  .map(e => (e.closest("[id]") || {}).id || "")"""
 LINKS = "() => [...document.querySelectorAll('a[href]')].map(a => new URL(a.getAttribute('href'), location).href)"
 IDS = "() => [...document.querySelectorAll('[id]')].map(e => e.id)"
 
@@ -198,6 +202,11 @@ def run(html: Path, shots: Path | None) -> tuple[int, list[str]]:
                 page.set_viewport_size({"width": width, "height": 900})
                 picture = shots / f"{name.removesuffix('.html').replace('/', '-')}-{width}.png" if shots else None
                 found = look(page, f"{base}/{name}", noise, picture)
+                long = page.evaluate(LONG)
+                if long:
+                    print(
+                        f"  note: {name} at {width} px: {len(long)} formulas wider than the text, in {', '.join(set(long))}"
+                    )
                 found += explorables(page)
                 looks += 1
                 faults += [f"{name} at {width} px: {fault}" for fault in found]

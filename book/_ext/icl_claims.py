@@ -528,7 +528,8 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 # ------------------------------------------------------------------------------------------- graph
 
-NODE, ROW, COLUMNS = (118, 38), 76, 6
+# Five columns fill the text's width at 1280 px; a phone scrolls the picture in its own box.
+NODE, ROW, COLUMNS, GAP = (124, 38), 76, 5, 8
 
 
 def weakest(ledger: Ledger, graph: nx.DiGraph, claim_id: str) -> str:
@@ -570,11 +571,11 @@ def draw(ledger: Ledger, paper: str | None, uri: Any) -> str:
         )
         for start in range(0, len(order), COLUMNS):
             group = order[start : start + COLUMNS]
-            shift = (COLUMNS - len(group)) * (NODE[0] + 12) // 2
+            shift = (COLUMNS - len(group)) * (NODE[0] + GAP) // 2
             for column, name in enumerate(group):
-                spots[name] = (8 + shift + column * (NODE[0] + 12), 8 + line * ROW)
+                spots[name] = (8 + shift + column * (NODE[0] + GAP), 8 + line * ROW)
             line += 1
-    width, height = 16 + COLUMNS * (NODE[0] + 12), 16 + max(line, 1) * ROW
+    width, height = 16 + COLUMNS * (NODE[0] + GAP), 16 + max(line, 1) * ROW
     parts = []
     for used, user in reduced.edges:
         x, y = spots[used][0] + NODE[0] / 2, spots[used][1] + NODE[1]
