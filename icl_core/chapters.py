@@ -415,7 +415,7 @@ def key(root: Path, chapter: Chapter, chosen: Mapping[str, Any]) -> dict[str, st
     base = chapter.path.parent
     for pattern in chapter.files:
         matched = [path for path in base.glob(pattern) if path.is_file()]
-        if not matched:
+        if not matched and "*" not in pattern:
             raise ChapterError(f"{chapter.path.name}: its front matter names {pattern}, but no such file is there")
         tables.update(matched)
     for tree in trees:

@@ -204,9 +204,8 @@ def run(html: Path, shots: Path | None) -> tuple[int, list[str]]:
                 found = look(page, f"{base}/{name}", noise, picture)
                 long = page.evaluate(LONG)
                 if long:
-                    print(
-                        f"  note: {name} at {width} px: {len(long)} formulas wider than the text, in {', '.join(set(long))}"
-                    )
+                    where = ", ".join(sorted(set(long)))
+                    print(f"  note: {name} at {width} px: {len(long)} formulas wider than the text, in {where}")
                 found += explorables(page)
                 looks += 1
                 faults += [f"{name} at {width} px: {fault}" for fault in found]
