@@ -171,7 +171,7 @@ def _hunt(
     count, rounds = (24, 2) if fast else (150, 8)
     draw = np.random.default_rng(7)
     cases, worst, where = 0, math.inf, ""
-    sizes = region.Ks[:2] if fast else region.Ks
+    sizes = region.Ks[:3] if fast else region.Ks
     for K in sizes:
         x, runs = _first(K, replace(region, Ks=(K,)), fast, count)
         spread = 0.15
