@@ -208,3 +208,28 @@ def test_figures_draw(curves):
             assert ax.get_xlabel()
         figure.canvas.draw()
     plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("chapter", "given", "message"),
+    [
+        ("ood-generalisation", {"K": 1}, "K must be an integer >= 2"),
+        ("ood-generalisation", {"d": 3}, "d must be at least K = 4"),
+        ("ood-generalisation", {"eps": 0.375}, r"eps must be a number in \(0, 0.375\)"),
+        ("ood-generalisation", {"theta": "pi"}, "theta must be a number"),
+        ("ood-generalisation", {"plane": [1, 9]}, "plane must be an integer in"),
+        ("training", {"eps": 0.5}, r"eps must be a number in \(0, 0.375\)"),
+        ("training", {"N": 7}, "N must be a multiple of K = 4"),
+        ("model", {"N": 10}, "N must be a multiple of K = 4"),
+        ("model", {"K": 9}, "d must be at least K = 9"),
+        ("model", {"gamma": 1}, "has no parameter 'gamma'"),
+    ],
+)
+def test_chapters_refuse_bad_parameters_before_any_work(chapter, given, message):
+    from icl_core import chapters
+
+    loaded = chapters.load(chapters.find_root() / "book" / f"{chapter}.md")
+    for profile in chapters.PROFILES:
+        chapters.check(loaded, chapters.values(loaded, profile))
+    with pytest.raises(chapters.ChapterError, match=message):
+        chapters.check(loaded, chapters.values(loaded, "book", given))
