@@ -110,9 +110,20 @@ def mrpc_point(
 @functools.lru_cache(maxsize=2)
 def _natural(folder: str, limit: int = 0) -> dict[str, Pairs]:
     if folder == GENERATED:
-        styles = {"train": 0.2, "dev": 0.2, "telephone": 0.5, "snli": 0.9}
-        counts = {"train": 192, "dev": 96, "telephone": 192, "snli": 400}
-        found = {name: data.generated(counts[name], seed=i, style=styles[name]) for i, name in enumerate(styles, 11)}
+        styles = {
+            "train": 0.2,
+            "dev": 0.2,
+            "government": 0.3,
+            "slate": 0.4,
+            "telephone": 0.5,
+            "travel": 0.6,
+            "snli": 0.9,
+        }
+        counts = {"train": 192, "snli": 300}
+        found = {
+            name: data.generated(counts.get(name, 96), seed=i, style=style)
+            for i, (name, style) in enumerate(styles.items(), 11)
+        }
     else:
         found = data.natural(folder or None)
     if limit:
