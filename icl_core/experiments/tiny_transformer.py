@@ -546,7 +546,7 @@ def forgetting_tables(
     *,
     seeds: Sequence[int] = tuple(range(10)),
     layers: Sequence[int] = (1, 2, 3),
-    gammas: Sequence[float] = tuple(np.linspace(-1, 1, 21).round(3)),
+    gammas: Sequence[float] = tuple(np.linspace(-1, 1, 17)),
     tracked: Sequence[float] = (-0.75, 0.0, 0.75),
     pairs: Sequence[str] = tuple(PAIRS),
     shift: str = "one",
@@ -994,7 +994,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m icl_core.experiments.tiny_transformer", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("book/results"))
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--store", type=Path, help="folder for checkpoints; an interrupted run goes on from there")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args(arguments)
@@ -1003,15 +1003,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     more: dict[str, Any] = {"seeds": seeds, "device": given.device, "command": command}
     arch = Architecture()
 
-    tables: dict[str, results.Table] = {}
-    tables["tiny-ood"] = ood_table(arch, store=given.store, **more)
-    tables["tiny-forgetting"], tables["tiny-tracks"] = forgetting_tables(arch, store=given.store, **more)
-    tables["tiny-attention"], tables["tiny-alignment"] = attention_table(arch, store=given.store, **more)
-    change = VARIANTS["attention only, small start"][0]
-    _, tables["tiny-alignment-bare"] = attention_table(replace(arch, **change), **more)
-    tables["tiny-variants"] = variants_table(arch, **more)
-    for name, table in tables.items():
-        print(results.write_table(given.out / name, table))
+    def keep(*named: tuple[str, results.Table]) -> None:
+        for name, table in named:
+            print(results.write_table(given.out / name, table), flush=True)
+
+    keep(("tiny-variants", variants_table(arch, **more)))
+    tracks, models = attention_table(arch, store=given.store, **more)
+    keep(("tiny-attention", tracks), ("tiny-alignment", models))
+    tracks, models = attention_table(replace(arch, **VARIANTS["attention only, small start"][0]), **more)
+    keep(("tiny-attention-bare", tracks), ("tiny-alignment-bare", models))
+    forgetting, followed = forgetting_tables(arch, store=given.store, **more)
+    keep(("tiny-forgetting", forgetting), ("tiny-tracks", followed))
+    keep(("tiny-ood", ood_table(arch, store=given.store, **more)))
 
 
 if __name__ == "__main__":
