@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,11 @@ def rotation_onto(c: np.ndarray) -> np.ndarray:
     The set U = V O then has ``<u_n, mean feature> = c_n``.
     """
     K = len(c)
-    w = np.full(K, K**-0.5) - c
-    return np.eye(K) - (2 * np.outer(w, w) / (w @ w) if w @ w > 1e-24 else 0)
+    mean = np.full(K, K**-0.5)
+    # Of the two reflections the one along the longer vector: the other loses its direction to cancellation.
+    sign = 1 if mean @ c < 0 else -1
+    w = mean - sign * c
+    return sign * (np.eye(K) - 2 * np.outer(w, w) / (w @ w))
 
 
 def _rotated(c: np.ndarray, alpha: float) -> np.ndarray:
@@ -745,11 +749,11 @@ def _shift_bound(bound: Callable[[int, float, float, float], float], fast: bool)
 
     parts = [
         _tools.hunted(
-            lambda x, K=K: margin(x, K),
+            partial(margin, K=K),
             [(-1, 1)] * K + [(-8, -0.01)],
             f"K = {K}",
             seed=SEED,
-            starts=1,  # type: ignore[misc]
+            starts=1,
             budget=200 if fast else 2500,
             source="1e-9 on the logarithm for rounding",
         )
@@ -1265,11 +1269,11 @@ def _interferes(region: Callable[[float], bool], fast: bool) -> Evidence:
 
     parts = [
         _tools.hunted(
-            lambda x, K=K: margin(x, K),
+            partial(margin, K=K),
             [(-1, 1)] * (4 * K),
             f"K = {K}",
             seed=SEED,
-            starts=1,  # type: ignore[misc]
+            starts=1,
             budget=800 if fast else 6000,
         )
         for K in (2, 3)
@@ -1346,11 +1350,11 @@ def _flip(region: Callable[[np.ndarray, np.ndarray], bool], fast: bool) -> Evide
 
     parts = [
         _tools.hunted(
-            lambda x, K=K: margin(x, K),
+            partial(margin, K=K),
             [(-1, 1)] * K + [(-8, -0.5)],
             f"K = {K}",
             seed=SEED,
-            starts=1,  # type: ignore[misc]
+            starts=1,
             budget=400 if fast else 3000,
         )
         for K in (2, 3, 4)
@@ -1528,17 +1532,17 @@ def _larger_order(power: float, fast: bool) -> Evidence:
     worst = max(found.values())
 
     def margin(x: np.ndarray) -> float:
-        K = 40
-        c = np.concatenate([[3 / math.sqrt(K) * (1 + max(0.0, x[0]))], (1 + 0.5 * x[1:40]) / math.sqrt(K)])
-        eps = 10 ** x[40]
+        K = 16
+        c = np.concatenate([[3 / math.sqrt(K) * (1 + max(0.0, x[0]))], (1 + 0.5 * x[1:16]) / math.sqrt(K)])
+        eps = 10 ** x[16]
         rest = c[1:] * math.sqrt(max(1e-9, 1 - c[0] ** 2)) / np.linalg.norm(c[1:])
         c = np.concatenate([c[:1], rest])
         return math.log(equal_span_loss(c, ood.alpha_star(K, eps))[0] * K / eps) + 1e-9
 
     bound = _tools.hunted(
         margin,
-        [(-1, 0.5)] + [(-1, 1)] * 39 + [(-12, -1)],
-        "K = 40, <u_1, vbar> from 3/sqrt(K) up, eps from 1e-12 to 0.1",
+        [(-1, 0.5)] + [(-1, 1)] * 15 + [(-12, -1)],
+        "K = 16, <u_1, vbar> from 3/sqrt(K) up, eps from 1e-12 to 0.1",
         seed=SEED,
         starts=1,
         budget=400 if fast else 4000,

@@ -384,7 +384,7 @@ def _stopped_loss(claim: Callable[[int, float, float], tuple[float, float]], fas
         source="1e-9 in units of eps/K is allowed for rounding",
         names=("K", "log10 eps 2K/(K-1)", "log10 eta"),
         starts=1 if fast else 2,
-        budget=60 if fast else 1200,
+        budget=60 if fast else 500,
     )
 
 

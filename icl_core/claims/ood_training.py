@@ -773,7 +773,7 @@ def _exists(bound: Callable[[int, float, float], float], fast: bool) -> Evidence
         seed=SEED,
         names=("log2 K", "log10 eps", "log10 eta/K"),
         starts=1,
-        budget=80 if fast else 600,
+        budget=60 if fast else 300,
     )
 
 
@@ -805,7 +805,7 @@ def _stops(rule: float, fast: bool) -> Evidence:
         seed=SEED,
         names=("K", "log10 eps", "log10 eta"),
         starts=1,
-        budget=60 if fast else 600,
+        budget=40 if fast else 300,
     )
 
 
@@ -961,7 +961,7 @@ def _overshoot(bound: Callable[[int, float, float], float], fast: bool) -> Evide
         seed=SEED,
         names=("log2 K", "log10 eps 2K/(K-1)", "log10 eta/K"),
         starts=1 if fast else 2,
-        budget=120 if fast else 1500,
+        budget=120 if fast else 800,
         source="1e-11 on alpha for rounding",
     )
 
@@ -992,7 +992,7 @@ def _engine_agrees(factor: float, fast: bool) -> Evidence:
         seed=SEED,
         names=("K", "log10 eps 2K/(K-1)", "log10 eta"),
         starts=1,
-        budget=60 if fast else 600,
+        budget=40 if fast else 300,
         source="1e-9 for rounding",
     )
 
@@ -1095,7 +1095,7 @@ def _stop_value(limit: Callable[[int], float], fast: bool) -> Evidence:
         seed=SEED,
         names=("K", "share"),
         starts=1,
-        budget=40 if fast else 400,
+        budget=40 if fast else 200,
         source="overshoot of one step",
     )
 
