@@ -8,6 +8,7 @@ Feature 1 has probability p1, the other K - 1 share the rest equally. Two exact 
 Hence query 1, and every query of the balanced case p1 = 1/K, is one number; query k > 1 is the pair (A, B1). Both A and
 -B1 never fall, so their sum ``s = A - B1`` serves as the clock: the path is one scalar equation dA/ds, and time is
 the integral of ds / (alpha - beta1). Rates are kept as logarithms, since K^-2 leaves the range of floats first.
+With finite prompts B1 turns in the end, to suit the prompts that lack the query's feature; the clock ends there.
 
 Time is flow time, eta times the number of steps.
 """
@@ -123,8 +124,8 @@ def _scalar_rates(log_K: float, p1: float) -> Callable[[float, float], tuple[flo
     return at
 
 
-def count_rates(law: PromptLaw, A: float, B1: float) -> tuple[float, float]:
-    """Drift (alpha, -beta1) of an under-represented query for prompts of finite length.
+def count_rates(law: PromptLaw, A: float, B1: float) -> tuple[float, float, float]:
+    """Drift (alpha, -beta1) and conditional loss of an under-represented query for prompts of finite length.
 
     Averages over the law's count vectors and, since features 2..K are alike, over every query k > 1.
 
@@ -137,7 +138,7 @@ def count_rates(law: PromptLaw, A: float, B1: float) -> tuple[float, float]:
 
     Notes
     -----
-    Convergence paper, Lemma 4.2, prompts without feature k or 1 included.
+    Convergence paper, Lemma 4.2 and D.7, prompts without feature k or 1 included.
     """
     K = law.K
     counts, weights = law.counts.numpy(), law.weights.numpy()
@@ -152,8 +153,9 @@ def count_rates(law: PromptLaw, A: float, B1: float) -> tuple[float, float]:
     squares = heads**2 + (tails**2).sum(1, keepdims=True) - tails**2
     alpha = own * (squares + off**2) / total**3
     fall = heads * (heads * (own + rest) + own * off - (squares - heads**2)) / total**3
+    loss = (squares + off**2) / (2 * total**2)
     q = float(law.query[1:].mean())
-    return q * float(weights @ alpha.mean(1)), q * float(weights @ fall.mean(1))
+    return q * float(weights @ alpha.mean(1)), q * float(weights @ fall.mean(1)), float(weights @ loss.mean(1))
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,12 @@ class Flow:
     p1: float
     end: float
     _solution: Callable[[Any], Array] = field(repr=False)
-    _drift: Callable[[Array, Array], tuple[Array, Array]] | None = field(default=None, repr=False)
+    _law: PromptLaw | None = field(default=None, repr=False)
 
     def _at(self, s: Array | float) -> Array:
-        """A and time / K^2; scipy's dense output takes one dimension only."""
+        """A, B1 and time / K^2; scipy's dense output takes one dimension only."""
         clock = np.asarray(s, dtype=float)
-        return self._solution(clock.ravel()).reshape(2, *clock.shape)
+        return self._solution(clock.ravel()).reshape(3, *clock.shape)
 
     def A(self, s: Array | float) -> Array:
         """Score of the target feature."""
@@ -185,7 +187,7 @@ class Flow:
 
     def B1(self, s: Array | float) -> Array:
         """Score of the dominant feature."""
-        return self.A(s) - s
+        return self._at(s)[1] if self._law is not None else self.A(s) - s
 
     def Bn(self, s: Array | float) -> Array:
         """Score of every other feature."""
@@ -194,34 +196,55 @@ class Flow:
     def log_time(self, s: Array | float) -> Array:
         """Logarithm of the flow time; -inf at s = 0."""
         with np.errstate(divide="ignore"):
-            return np.log(self._at(s)[1]) + 2 * self.log_K
+            return np.log(self._at(s)[2]) + 2 * self.log_K
 
     def log_elapsed(self, first: float, last: float) -> float:
         """Logarithm of the time from ``first`` to ``last``, for stretches far shorter than the time before them."""
         points, weights = np.polynomial.legendre.leggauss(20)
         edges = np.linspace(first, last, max(2, math.ceil(last - first) + 1))
         half = np.diff(edges)[:, None] / 2
-        at = self.rates(edges[:-1, None] + half * (points + 1))
-        return float(np.logaddexp.reduce((np.log(half * weights) - np.logaddexp(at.alpha, at.minus_beta1)).ravel()))
+        clock = edges[:-1, None] + half * (points + 1)
+        if self._law is None:
+            at = self.rates(clock)
+            log_speed = np.logaddexp(at.alpha, at.minus_beta1)
+        else:
+            alpha, fall, _ = self._counted(self._law, clock)
+            log_speed = np.log(alpha + fall)
+        return float(np.logaddexp.reduce((np.log(half * weights) - log_speed).ravel()))
 
     def rates(self, s: Array | float) -> Rates:
-        """Attention (of a prompt with expected counts) and drift at ``s``."""
+        """Attention (of a prompt with expected counts) and drift at ``s``; ``minus_beta1`` is nan where B1 rises."""
         found = rates(self.log_K, self.p1, self.A(s), self.B1(s))
-        if self._drift is None:
+        if self._law is None:
             return found
-        drift = np.array([self._drift(a, b) for a, b in np.nditer([self.A(s), self.B1(s)])])
-        alpha, fall = np.log(drift).T.reshape(2, *np.shape(s))
-        return found._replace(alpha=alpha, minus_beta1=fall)
+        alpha, fall, _ = self._counted(self._law, s)
+        with np.errstate(invalid="ignore"):
+            return found._replace(alpha=np.log(alpha), minus_beta1=np.log(fall))
+
+    def _counted(self, law: PromptLaw, s: Array | float) -> Array:
+        """:func:`count_rates` along the path, shape (3, *shape of s)."""
+        states = zip(np.ravel(self.A(s)), np.ravel(self.B1(s)), strict=True)
+        drift = np.array([count_rates(law, float(a), float(b)) for a, b in states])
+        return drift.T.reshape(3, *np.shape(s))
+
+    def log_loss(self, s: Array | float) -> Array:
+        """Logarithm of the conditional loss L_k, averaged over the finite prompts if the flow has them."""
+        return log_loss(self.log_K, self.rates(s)) if self._law is None else np.log(self._counted(self._law, s)[2])
 
     def when(self, value: Callable[[float], float]) -> float:
-        """First s at which an increasing function of s is zero; nan if it is still negative at the end."""
+        """First s at which a function, negative before, is zero; nan if there is none."""
         from scipy.optimize import brentq
 
         if value(0.0) >= 0:
             return 0.0
-        if value(self.end) < 0:
-            return math.nan
-        return float(brentq(value, 0.0, self.end, xtol=1e-13, rtol=1e-14))
+        top = self.end
+        if value(top) < 0:
+            # Finite prompts: a score or a loss can pass a level and come back.
+            reached = [] if self._law is None else [s for s in np.linspace(0, top, 201).tolist() if value(s) >= 0]
+            if not reached:
+                return math.nan
+            top = reached[0]
+        return float(brentq(value, 0.0, top, xtol=1e-13, rtol=1e-14))
 
     def when_A(self, level: float) -> float:
         """Clock at which A reaches ``level``."""
@@ -232,8 +255,8 @@ class Flow:
         return self.when(lambda s: level - float(self.B1(s)))
 
     def when_loss(self, loss: float) -> float:
-        """Clock at which the conditional loss of the expected prompt, ``(S2 + (1-a)^2)/2``, falls to ``loss``."""
-        return self.when(lambda s: math.log(loss) - float(log_loss(self.log_K, self.rates(s))))
+        """Clock at which the conditional loss falls to ``loss``; nan if it does not before the end."""
+        return self.when(lambda s: math.log(loss) - float(self.log_loss(s)))
 
 
 def log_loss(log_K: float, at: Rates) -> Array:
@@ -282,28 +305,28 @@ def flow(
     log_K = _validate.real("log_K", log_K, least=math.log(3) - 1e-12)
     p1 = _validate.real("p1", p1, least=math.exp(-log_K) * (1 - 1e-9), below=1.0)
     A_end = _validate.real("A_end", A_end, above=0.0)
-    drift = None
     if law is not None:
         wanted, got = round(math.exp(log_K)), law.K
         if got != wanted:
             raise ValueError(f"law must have K = {wanted} features, got {got}")
-
-        def drift(A: Array, B1: Array) -> tuple[Array, Array]:
-            alpha, fall = count_rates(law, float(A), float(B1))
-            return np.asarray(alpha), np.asarray(fall)
-
     scalar = _scalar_rates(log_K, p1)
 
     def slope(s: float, y: Array) -> list[float]:
         A = float(y[0])
-        if drift is None:
-            log_alpha, log_fall, _ = scalar(A, A - s)
-        else:
-            log_alpha, log_fall = (math.log(float(x)) for x in drift(np.asarray(A), np.asarray(A - s)))
+        if law is not None:
+            alpha, fall, _ = count_rates(law, A, float(y[1]))
+            if fall <= 0:
+                raise RuntimeError(
+                    f"B1 turned at A = {A:.6g}, before A = {A_end:g}: too many prompts lack the query's feature"
+                )
+            speed = alpha + fall
+            return [alpha / speed, -fall / speed, math.exp(-math.log(speed) - 2 * log_K)]
+        log_alpha, log_fall, _ = scalar(A, A - s)
         low, high = sorted((log_alpha, log_fall))
         log_speed = high + math.log1p(math.exp(low - high))
         # Time in units of K^2, the length of the first two phases.
-        return [math.exp(log_alpha - log_speed), math.exp(-log_speed - 2 * log_K)]
+        rise = math.exp(log_alpha - log_speed)
+        return [rise, rise - 1, math.exp(-log_speed - 2 * log_K)]
 
     def reached(_: float, y: Array) -> float:
         return float(y[0]) - A_end
@@ -311,12 +334,12 @@ def flow(
     reached.terminal = True  # type: ignore[attr-defined]
     longest = 4 * (A_end + log_K) + 50
     solved = solve_ivp(
-        slope, (0.0, longest), [0.0, 0.0], method="DOP853", rtol=rtol, atol=1e-300, events=reached,
+        slope, (0.0, longest), [0.0, 0.0, 0.0], method="DOP853", rtol=rtol, atol=1e-300, events=reached,
         dense_output=True, first_step=1e-6, max_step=max(1.0, log_K / 20),
     )  # fmt: skip
     if solved.status != 1:
         raise RuntimeError(f"A = {A_end:g} was not reached for log K = {log_K:.6g}, p1 = {p1:g}: {solved.message}")
-    return Flow(log_K, p1, float(solved.t[-1]), solved.sol, drift)
+    return Flow(log_K, p1, float(solved.t[-1]), solved.sol, law)
 
 
 @dataclass(frozen=True)

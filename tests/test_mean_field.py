@@ -40,9 +40,11 @@ def test_count_rates_are_the_population_gradient_for_finite_prompts(K, N, p1):
     law = prompts.multinomial([p1] + [(1 - p1) / (K - 1)] * (K - 1), N)
     for A, B1 in ((0.0, 0.0), (0.7, -0.9), (3.0, -1.0)):
         delta = population.descent(_scores(K, A, B1), law)
-        alpha, fall = mean_field.count_rates(law, A, B1)
+        alpha, fall, loss = mean_field.count_rates(law, A, B1)
         assert alpha == pytest.approx(float(delta[1, 1]), rel=1e-11)
         assert fall == pytest.approx(-float(delta[0, 1]), rel=1e-10)
+        share = (1 - p1) / (K - 1)
+        assert loss == pytest.approx(float(population.losses(_scores(K, A, B1), law)[1]) / share, rel=1e-11)
 
 
 def test_scores_of_a_query_sum_to_zero_for_ever_whatever_the_law():

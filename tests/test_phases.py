@@ -81,6 +81,15 @@ def test_report_says_which_windows_hold():
     assert phases.report(1000, 0.1, 0.1).clock["T1"] != phases.report(1000, 0.1, 0.1).clock["T1"]
 
 
+def test_report_on_finite_prompts():
+    law = prompts.multinomial([0.6, 0.2, 0.2], 60)
+    finite, limit = phases.report(3, 0.6, 0.1, law=law), phases.report(3, 0.6, 0.1)
+    assert 0 < abs(finite.log_times["T2"] - limit.log_times["T2"]) < 0.1
+    s = finite.clock["loss"]
+    assert math.exp(finite.flow.log_loss(s)) == pytest.approx(0.1, rel=1e-6)
+    assert [w.text for w in finite.windows] == [w.text for w in limit.windows]
+
+
 def test_third_phase_rates_are_far_above_the_stated_ones():
     log_K = mean_field.log_size(log2_K=200)
     found = phases.report(p1=0.5, eps=0.1, log2_K=200)

@@ -61,7 +61,7 @@ def trajectory(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log
         "attn_rest": np.exp(at.rest),
         "log_alpha": at.alpha,
         "log_minus_beta_1": at.minus_beta1,
-        "loss": np.exp(mean_field.log_loss(found.log_K, at)),
+        "loss": np.exp(path.log_loss(clock)),
         "phase": 1 + sum((clock > end).astype(int) for end in later),
     })  # fmt: skip
     parameters = {"log2_K": found.log_K / math.log(2), "p1": p1, "eps": eps}

@@ -13,6 +13,7 @@ import numpy as np
 
 from icl_core import _validate, mean_field
 from icl_core.mean_field import Flow, log_minus, log_size
+from icl_core.prompts import PromptLaw
 from icl_core.theory._statement import statement
 
 # The windows of the proofs: exponents of K, that is multiples of log K (Lemmas 4.3 and 4.4).
@@ -272,7 +273,7 @@ class Report:
     flow: Flow
 
 
-def run(log_K: float, p1: float, eps: float) -> tuple[Flow, dict[str, float]]:
+def run(log_K: float, p1: float, eps: float, law: PromptLaw | None = None) -> tuple[Flow, dict[str, float]]:
     """Integrate an under-represented query past its fourth phase; return the path and the clock at each boundary.
 
     Boundaries (Appendix F): T1 last time with ``B1 >= -0.49 log K``, T2 with ``A - B1 <= 1.01 log K``, T3 with
@@ -280,10 +281,11 @@ def run(log_K: float, p1: float, eps: float) -> tuple[Flow, dict[str, float]]:
     ``loss`` is where L_k = eps.
     """
     last = max(target_end(log_K, p1, eps), log_K) + 0.1
-    path = mean_field.flow(log_K, p1, A_end=max(last, log_K + 0.5 * math.log(1 / eps) + 1))
+    end = max(last, log_K + 0.5 * math.log(1 / eps) + 1)
+    path = mean_field.flow(log_K, p1, A_end=end, law=law, rtol=1e-11 if law is None else 1e-7)
     clock = {
         "T1": path.when_B1(DOMINANT_HIGH * log_K),
-        "T2": GAP * log_K,
+        "T2": path.when(lambda s: float(path.A(s) - path.B1(s)) - GAP * log_K),
         "T3": path.when_A(log_K),
         "T4": path.when_A(target_end(log_K, p1, eps)),
         "loss": path.when_loss(eps),
@@ -291,7 +293,14 @@ def run(log_K: float, p1: float, eps: float) -> tuple[Flow, dict[str, float]]:
     return path, clock
 
 
-def report(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log2_K: float | None = None) -> Report:
+def report(
+    K: float | None = None,
+    p1: float = 0.5,
+    eps: float = 0.1,
+    *,
+    log2_K: float | None = None,
+    law: PromptLaw | None = None,
+) -> Report:
     """Phase times, scores and rates of an under-represented query at each boundary, and which stated windows hold.
 
     Parameters
@@ -302,6 +311,9 @@ def report(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log2_K:
         Probability of the dominant feature, between 1/K and 1.
     eps : float
         Target of the conditional loss, in (0, 1).
+    law : PromptLaw, optional
+        Finite prompts (enumerated or sampled counts) in place of the limit of long ones. Drift and loss are then
+        averages over them; attention is that of the prompt with expected counts.
 
     Raises
     ------
@@ -310,10 +322,10 @@ def report(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log2_K:
 
     Notes
     -----
-    Convergence paper, Lemmas 4.3-4.6 and Appendix F, in the limit of long prompts.
+    Convergence paper, Lemmas 4.3-4.6 and Appendix F.
     """
     log_K = log_size(K, log2_K)
-    path, clock = run(log_K, p1, eps)
+    path, clock = run(log_K, p1, eps, law)
     log_times = {name: float(path.log_time(s)) if s == s else math.nan for name, s in clock.items()}
     for a, b in (("T1", "T2"), ("T2", "T3"), ("T3", "T4")):
         forward = clock[a] < clock[b]
@@ -343,7 +355,7 @@ def state(path: Flow, s: float) -> dict[str, float]:
         "log_minus_beta_1": fall,
         "log_abs_beta_n": size - log_minus(path.log_K, 2),
         "sign_beta_n": float(np.sign(fall - alpha)),
-        "log_loss": float(mean_field.log_loss(path.log_K, at)),
+        "log_loss": float(path.log_loss(s)),
     }
 
 
