@@ -98,6 +98,11 @@ def test_columns_stopped_at_their_own_times() -> None:
         torch.testing.assert_close(columns[:, k], run.trajectory.scores[t, :, k], atol=1e-13, rtol=0)
 
 
+def test_a_larger_correlation_need_not_converge_first() -> None:
+    times = fine_tuning.fine_tune_gamma((0.6, -0.59, -0.59), 0.05, 0.5).times
+    assert times[0] > times[1] == times[2]
+
+
 def test_discrete_start_stops_below_the_closed_form() -> None:
     run = fine_tuning.fine_tune_gamma((0.5, 0.5), 0.05, 0.5, start="trained")
     assert bool((run.losses_on_V_before <= 0.025).all())

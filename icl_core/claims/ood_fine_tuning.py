@@ -273,11 +273,34 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "ood.thm-F.4.time",
-        "Theorem F.4, end of the proof",
+        "Theorem F.4",
         "theorem",
         "Existence of t_m",
-        "Once $\\Delta_{m,\\alpha}$ has reached the upper bound of eq. 28, $L_{u_m}\\le\\epsilon/K$; since each step "
-        "before adds at least a fixed amount to alpha, $t_m$ exists.",
+        "For step sizes within the limit every feature's loss falls to $\\epsilon/K$ after finitely many steps, at "
+        "most "
+        "$1+\\frac{KB(1+(K-1)Y)}{2\\eta\\epsilon}$ of them with B the corrected bound of eq. 28 and "
+        "$Y=\\max_n e^{\\beta_{n,m}^{(T_1)}}$.",
+        (
+            Check(
+                "t_m against the bound",
+                ft.times,
+                lambda runs, bound: bound,
+                mutants={"a twentieth of the bound": lambda runs, bound: bound / 20},
+            ),
+        ),
+        _F4,
+        uses=("ood.thm-F.4.time.rate", "ood.thm-F.4.time.final", "ood.lem-F.3.order"),
+        chapter=_CHAPTER,
+        note="The argument of the proof, with its bound corrected: each step before t_m adds at least 2 eta eps Attn "
+        "/ K to "
+        "alpha, Attn is at least 1/(1 + (K-1) Y), and once Delta reaches B the loss is met.",
+    ),
+    Claim(
+        "ood.thm-F.4.time.final",
+        "Theorem F.4, end of the proof",
+        "step",
+        "Reaching the bound of eq. 28 is enough",
+        "Once $\\Delta_{m,\\alpha}$ has reached the upper bound of eq. 28, $L_{u_m}\\le\\epsilon/K$.",
         (
             Check("the loss wherever Delta exceeds the printed bound", ft.enough, theory.delta_upper_printed),
             _example("printed bound below 0", ft.enough_example),
@@ -510,7 +533,7 @@ CLAIMS: tuple[Claim, ...] = (
             Check(
                 "total forgetting of four shifts",
                 ft.both_ways,
-                lambda F: min(F) < -1e-4 and max(F) > 1e-4,
+                lambda F: min(F) < -5e-4 and max(F) > 5e-4,
                 mutants={"always helps": lambda F: max(F) < -1e-4, "always harms": lambda F: min(F) > 1e-4},
             ),
         ),
@@ -944,20 +967,21 @@ CLAIMS: tuple[Claim, ...] = (
             Check(
                 "gap of every ordered pair, any orthonormal U",
                 ft.order_kept,
-                Region((3, 4, 5), "any", eta=(0.2, 1.0)),
-                mutants={"fifty times the step size": Region((3, 4, 5), "any", eta=(50.0, 60.0))},
+                ft.StepRule(Region((3, 4, 5), "any", eta=(0.2, 20.0))),
+                mutants={"sixty times the step size": ft.StepRule(Region((3, 4, 5), "any", eta=(50.0, 60.0)), 60.0)},
             ),
             Check(
                 "the same under Assumption 5.4",
                 ft.order_kept,
-                Region((3, 5, 8)),
-                mutants={"fifty times the step size": Region((3, 5), eta=(50.0, 60.0))},
+                ft.StepRule(Region((3, 5, 8), eta=(0.2, 20.0))),
+                mutants={"sixty times the step size": ft.StepRule(Region((3, 5), eta=(50.0, 60.0)), 60.0)},
             ),
         ),
         (_SETTING, "step size as stated"),
         uses=("ood.lem-D.3",),
         chapter=_CHAPTER,
-        note="Needs neither Assumption 5.4 nor the condition of Lemma F.2: the gap shrinks per step by at most the "
+        note="Checked with the limit of each query by itself. Needs neither Assumption 5.4 nor the condition of "
+        "Lemma F.2: the gap shrinks per step by at most the "
         "factor 1 - eta Attn_n' (Attn_n + Attn_n' - D)/K, and eta Attn_n' <= 1 under the limit. The 1/K leaves room "
         "beyond the limit; the mutants show that the order does break in the end. Empty for K = 2.",
     ),
@@ -983,13 +1007,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_SETTING, "step size as stated"),
-        added_hypothesis=f"Assumption 5.4 and {_EPS_F2} (those of Lemma F.2), or K = 3, or every beta of the query "
-        "falling.",
+        added_hypothesis=f"Assumption 5.4 and {_EPS_F2}: the hypotheses of Lemma F.2.",
         why="The proof takes D - Attn_n - Attn_n' < 0 from Lemma F.2, whose hypotheses the lemma does not state. For "
         "K = 3 it always holds; from K = 4 on a third feature can hold so much attention that D exceeds the sum.",
         uses=("ood.lem-F.2.result",),
         chapter=_CHAPTER,
-        note="Where it first fails under Assumption 5.4 alone is computed in the last check.",
+        note="For K = 3, or while every beta of the query falls, nothing is needed. Where it first fails under "
+        "Assumption 5.4 alone is computed in the last check.",
     ),
     Claim(
         "ood.lem-F.3.proof.sign",
@@ -1027,14 +1051,11 @@ CLAIMS: tuple[Claim, ...] = (
             Check(
                 "both inequalities",
                 ft.eq24,
-                lambda runs, one, two, gap: torch.minimum(
-                    gap - ft.eq24_middle(runs), ft.eq24_middle(runs) - torch.exp(one) + torch.exp(two)
-                ),
+                lambda gap, a, b, y, w, K: [gap - (a - b) / K, (a - b) / K - (y - w)],
                 mutants={
-                    "first one reversed": lambda runs, one, two, gap: ft.eq24_middle(runs) - gap,
-                    "second one without exponentials' 1/C": lambda runs, one, two, gap: (
-                        torch.exp(one) - torch.exp(two) - ft.eq24_middle(runs)
-                    ),
+                    "first one reversed": lambda gap, a, b, y, w, K: [(a - b) / K - gap],
+                    "second one reversed": lambda gap, a, b, y, w, K: [(y - w) - (a - b) / K],
+                    "a tenth of the attention": lambda gap, a, b, y, w, K: [gap - (a - b) / (10 * K)],
                 },
             ),
         ),
@@ -1054,12 +1075,10 @@ CLAIMS: tuple[Claim, ...] = (
             Check(
                 "the inequality",
                 ft.eq24,
-                lambda runs, one, two, gap: torch.exp(two) - torch.exp(one) - gap,
+                lambda gap, a, b, y, w, K: [w - y - gap],
                 mutants={
-                    "delta_n' - delta_n > 0": lambda runs, one, two, gap: -gap,
-                    "a hundredth of the bound": lambda runs, one, two, gap: (
-                        (torch.exp(two) - torch.exp(one)) / 100 - gap
-                    ),
+                    "the gap negative": lambda gap, a, b, y, w, K: [-gap],
+                    "a hundredth of the bound": lambda gap, a, b, y, w, K: [(w - y) / 100 - gap],
                 },
             ),
         ),
@@ -1411,8 +1430,8 @@ CLAIMS: tuple[Claim, ...] = (
             Check(
                 "order of the betas",
                 ft.order_kept,
-                replace(ft.GENERAL, eta=(0.2, 1.0)),
-                mutants={"a hundred times the step size": replace(ft.GENERAL, eta=(100.0, 120.0))},
+                ft.StepRule(replace(ft.GENERAL, eta=(0.2, 5.0))),
+                mutants={"far larger steps": ft.StepRule(replace(ft.GENERAL, eta=(100.0, 120.0)), 120.0)},
             ),
         ),
         (_SETTING,),
