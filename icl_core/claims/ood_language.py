@@ -34,6 +34,10 @@ def _from(name: str, judge: Callable[[Table], Evidence]) -> Evidence:
     return judge(table)
 
 
+def _none(table: Table) -> Evidence:
+    return Evidence(None, "trend", 0, _region(table), detail="no such runs among the stored ones")
+
+
 def _region(table: Table, extra: str = "") -> str:
     return bert.subject(table) + (f"; {extra}" if extra else "")
 
@@ -59,6 +63,8 @@ def _difference(curve: pd.DataFrame, first: float, second: float) -> tuple[float
 def _monotone(subject: Mapping[str, Any], fast: bool) -> Evidence:
     def judge(table: Table) -> Evidence:
         curve = _curve(table, **subject)
+        if curve.empty:
+            return _none(table)
         curve = curve[curve.index <= math.pi + 1e-6]
         mean = curve.mean(axis=1).to_numpy()
         back = float((np.maximum.accumulate(mean) - mean).max()) / float(np.ptp(mean))
@@ -80,6 +86,8 @@ def _monotone(subject: Mapping[str, Any], fast: bool) -> Evidence:
 def _double_peak(subject: Mapping[str, Any], fast: bool) -> Evidence:
     def judge(table: Table) -> Evidence:
         curve = _curve(table, **subject)
+        if curve.empty:
+            return _none(table)
         mean = curve.mean(axis=1)
         half = mean[mean.index <= math.pi + 1e-6]
         peak = float(half.idxmax())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,7 @@ def load(name: str = PACKAGED, *, device: str = "cpu") -> Encoder:
             ) from error
         path, label = str(get_model_path()), "all-MiniLM-L6-v2"
         note = "its model card lists SNLI and MultiNLI among its training data"
+    _import_quietly()
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
@@ -124,6 +126,7 @@ def tiny(
     words : sequence of str, optional
         Vocabulary; the default is that of :func:`icl_core.language.data.generated`.
     """
+    _import_quietly()
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -162,6 +165,13 @@ def tiny(
     return _checked(
         Encoder(f"tiny random BERT ({layers} layers, d = {width})", model, tokenizer, "random weights"), "cpu"
     )
+
+
+def _import_quietly() -> None:
+    """Import what would warn in a notebook without widgets, where a warning would end up on the page."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tqdm.auto  # noqa: F401
 
 
 def _checked(encoder: Encoder, device: str) -> Encoder:
