@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -65,14 +65,14 @@ def theorem(G: Any, C: Any, K: int, alpha: Any) -> Any:
     return (G - C) * (K * alpha / (K - 1))
 
 
-def _trained_scores(subject: tuple[Formula, bool], fast: bool) -> Evidence:
-    """Scores on U after gradient descent, against the formula with alpha* or with the alpha that training reached.
+@cache
+def _trained_sets() -> list[tuple[int, float, float, np.ndarray, np.ndarray, np.ndarray]]:
+    """K, eps, the alpha reached, M'M, c c' and the scores on U after gradient descent, for random V and U.
 
     Two instances are trained in Q itself, by automatic differentiation on tokens, the rest by the engine.
     """
-    formula, reached = subject
     g = features.generator(SEED)
-    got, want = [], []
+    found = []
     for d, K, eps, eta, on_tokens in (
         (4, 2, 0.05, 2.0, True),
         (5, 3, 0.2, 5.0, True),
@@ -89,11 +89,19 @@ def _trained_scores(subject: tuple[Formula, bool], fast: bool) -> Evidence:
                 Q = (Q - eta * gradient).detach()
         else:
             Q = V @ run.scores @ V.mT
-        alpha = float(run.alpha[0]) if reached else ood.alpha_star(K, eps)
         M = (V.mT @ U).numpy()
         c = (U.mT @ features.mean_feature(V)).numpy()
-        got.append(np.ravel(formula(M.T @ M, np.outer(c, c), K, alpha)))
-        want.append((U.mT @ Q @ U).numpy().ravel())
+        found.append((K, eps, float(run.alpha[0]), M.T @ M, np.outer(c, c), (U.mT @ Q @ U).numpy()))
+    return found
+
+
+def _trained_scores(subject: tuple[Formula, bool], fast: bool) -> Evidence:
+    """Scores on U after gradient descent, against the formula with alpha* or with the alpha that training reached."""
+    formula, reached = subject
+    got, want = [], []
+    for K, eps, alpha, G, C, scores in _trained_sets():
+        got.append(np.ravel(formula(G, C, K, alpha if reached else ood.alpha_star(K, eps))))
+        want.append(scores.ravel())
     return _tools.agree(
         np.concatenate(got),
         np.concatenate(want),
@@ -206,7 +214,7 @@ def score_checks() -> tuple[Check, ...]:
 
 
 WHY_ALPHA = (
-    "Training with discrete steps stops beyond $\\alpha^*$ (Lemma E.1), so that every score is too small by the "
+    "Training with discrete steps stops beyond $\\alpha^*$ (Lemma E.1), so that every score is too small in magnitude by the "
     "same factor "
     "$\\alpha^*/\\alpha^{(T_1)}$. The geometry of the formula is right."
 )
@@ -963,11 +971,10 @@ def _guess_check() -> Check:
 
 
 NOTE_SPAN = (
-    "The hypothesis on the spans is not needed: for $u_k=\\bar v$, $[M^\\top M]_{nk}=\\langle u_n,\\bar "
-    "v\\rangle=0$ whatever the other features are. "
-    "It holds for every step size, since $\\alpha$ is only a factor. The other $K-1$ queries are then "
-    "perpendicular to $\\bar v$ and "
-    "have the loss of the training features."
+    "The hypothesis on the spans is not needed for this query: for $u_k=\\bar v$, "
+    "$[M^\\top M]_{nk}=\\langle u_n,\\bar v\\rangle=0$ whatever the other features are. It holds for every step size, since "
+    "$\\alpha$ is only a factor. With equal spans the other $K-1$ queries are perpendicular to $\\bar v$ and have the loss of "
+    "the training features."
 )
 NOTE_GUESS = (
     "Random guessing is read as uniform attention, the untrained model. Answering with the label of one token "
@@ -1301,6 +1308,30 @@ def _no_interference(_: Any, fast: bool) -> Evidence:
     )
 
 
+def _more_with_opposite(sign: int, fast: bool) -> Evidence:
+    """beta for opposite projections onto vbar minus beta for equal ones, at the same entry of M'M.
+
+    Two orthonormal pairs in d = 4 are built from their projections onto span(V), K = 2, and completed outside it.
+    """
+    mean, side = np.array([1.0, 1.0]) / math.sqrt(2), np.array([1.0, -1.0]) / math.sqrt(2)
+    Q = np.zeros((4, 4))
+    Q[:2, :2] = ood.symmetric_scores(2, 1.0).numpy()
+    gains = []
+    for x, entry in ((0.3, 0.1), (0.3, -0.1), (0.5, 0.0), (0.2, 0.2)):
+        betas = []
+        for product in (-x * x, x * x):
+            # The parts along ``side`` make up the difference between the entry and the product.
+            rest = math.sqrt(abs(entry - product))
+            first = x * mean + rest * side
+            second = product / x * mean + math.copysign(rest, entry - product) * side
+            inside = np.stack([first, second], 1)
+            outside = np.linalg.cholesky(np.eye(2) - inside.T @ inside).T
+            U = np.vstack([inside, outside])
+            betas.append(U[:, 1] @ Q @ U[:, 0])
+        gains.append(sign * (betas[0] - betas[1]))
+    return _tools.at_least(gains, "K = 2, d = 4, four entries of M'M")
+
+
 REM_2_INTERFERENCE = Claim(
     id="ood.rem-2.interference",
     label="Remark (2) after Theorem 5.1",
@@ -1311,6 +1342,7 @@ If $\langle u_k,\bar v\rangle\langle u_n,\bar v\rangle<0$ the interference from 
 $\beta_{u_n,u_k}^{(T_1)}>0$.""",
     checks=(
         Check("smallest beta", _interferes, lambda overlap: True),
+        Check("more than with a positive product, at the same [M'M]", _more_with_opposite, 1, role="reading"),
         Check("projections that point apart", _no_interference, None, role="counterexample"),
         Check(
             "smallest beta",
@@ -1328,6 +1360,9 @@ $\beta_{u_n,u_k}^{(T_1)}>0$.""",
     ),
     added_hypothesis="$[M^\\top M]_{nk}\\ge0$; for equal spans it is 0 and $\\beta>0$ exactly when the product is "
     "negative.",
+    note=(
+        "Read as a comparison, at a fixed entry of $M^\\top M$, the remark holds: a negative product gives the larger beta."
+    ),
     uses=("ood.thm-5.1.scores",),
     chapter="ood-generalisation",
 )

@@ -152,7 +152,7 @@ for a standard Gaussian task $w$, and $L=\sum_{v\in V}L_v$, which is half the me
     checks=(Check("total against half the mean squared error", _whole_loss, sum, mutants=_sum_mutants()),),
     hypotheses=("$w$ standard Gaussian, independent of prompt and query", "query uniform on $V$"),
     chapter="model",
-    note="The indicator carries the query's probability $1/K$: a perfect guess apart, $L_v$ is of order $1/K$.",
+    note="The indicator carries the query's probability $1/K$ into $L_v$.",
 )
 
 

@@ -248,7 +248,7 @@ holds.""",
         "every pair of features $N_uN_{u'}$ times: $(N/K)^2$ times too much for balanced prompts."
     ),
     corrected=(
-        r"$\mathrm{attn}_i\,\mathrm{attn}_l$ (eq. for tokens) in place of $\mathrm{Attn}_{u_i}\mathrm{Attn}_{u_l}$; "
+        r"$\mathrm{attn}_i\,\mathrm{attn}_l$ (attention of single tokens) in place of $\mathrm{Attn}_{u_i}\mathrm{Attn}_{u_l}$; "
         r"equivalently, "
         r"the printed attention with $i,l\in[K]$ running over features. The two agree with the printed form only "
         r"for $N=K$."
@@ -1452,8 +1452,7 @@ $\alpha^*_{K,\epsilon}\le\log(K/\sqrt\epsilon)$ wherever $\alpha^*$ is defined."
     hypotheses=("$0<\\epsilon<K/(2(K-1))$",),
     uses=("ood.eq-16",),
     chapter="training",
-    note="For larger $\\epsilon$ up to the end of the range $\\alpha^*$ falls to $-\\infty$; beyond it it is not "
-    "defined.",
+    note="Towards the end of that range $\\alpha^*$ falls to $-\\infty$.",
 )
 
 CLAIMS: tuple[Claim, ...] = (
