@@ -1272,7 +1272,7 @@ def _interferes(region: Callable[[float], bool], fast: bool) -> Evidence:
         overlap = float(M[:, 0] @ M[:, 1])
         if c[0] * c[1] >= -1e-6 or not region(overlap):
             return 1.0
-        return overlap - c[0] * c[1] + (1e-12 if region(0.0) and not region(-1.0) else 0.0)
+        return overlap - c[0] * c[1]
 
     parts = [
         _tools.hunted(
