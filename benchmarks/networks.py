@@ -168,7 +168,9 @@ def profile(rows: Tensor, V: Tensor, training: Training, seeds: list[int], steps
         networks.train(ARCH, rows, V, run, seeds=seeds)
     total: dict[str, float] = {}
     for event in seen.key_averages():
-        kind = next((k for k, names in kinds.items() if any(n in event.key for n in names)), "element by element, views")
+        kind = next(
+            (k for k, names in kinds.items() if any(n in event.key for n in names)), "element by element, views"
+        )
         total[kind] = total.get(kind, 0.0) + event.self_cpu_time_total
     whole = sum(total.values())
     return {k: v / whole for k, v in sorted(total.items(), key=lambda item: -item[1])}

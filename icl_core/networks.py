@@ -1113,7 +1113,9 @@ def _batches(
             # One draw per block of steps, not per step: the calls would cost more than the numbers.
             parts = []
             for block in range(begin // _BLOCK, (end - 1) // _BLOCK + 1):
-                part = draw_labels(training.labels, derive_seed(seed, "labels", block), (_BLOCK, B), K, hidden=training.hidden)
+                part = draw_labels(
+                    training.labels, derive_seed(seed, "labels", block), (_BLOCK, B), K, hidden=training.hidden
+                )
                 lo, hi = max(begin - block * _BLOCK, 0), min(end - block * _BLOCK, _BLOCK)
                 parts.append(part[lo:hi])
             drawn[seed] = torch.cat(parts)

@@ -216,9 +216,10 @@ class Alignment:
     span : Tensor
         Mean share of a leading eigenvector inside span(V); K - 1 leading ones, weighted equally.
     feature : Tensor
-        Mean of ``max_k <eigenvector, v_k>^2`` over the same eigenvectors.
+        Mean over the same eigenvectors of ``max_k <x, v_k>^2`` with x the unit vector along their part inside span(V).
     chance_span, chance_feature : float
-        The same for a random basis of the space, and of span(V) without the mean feature.
+        The same for a random basis of the space, and of span(V) without the mean feature, which is where the
+        one-layer theory puts the eigenvectors.
     """
 
     span: Tensor
@@ -251,7 +252,7 @@ def alignment(Q: Tensor, V: Tensor, *, seed: int = 0, draws: int = 400) -> Align
         basis[:, :1].expand(draws, K, 1)
     )  # fmt: skip
     chance = float((turned**2).amax(1).mean())
-    return Alignment(squares.sum(1).mean(1), squares.amax(1).mean(1), K / d, chance)
+    return Alignment(squares.sum(1).mean(1), (squares.amax(1) / squares.sum(1)).mean(1), K / d, chance)
 
 
 def shape_of(theta: np.ndarray, curve: np.ndarray, *, tolerance: float = 0.1) -> dict[str, Any]:
@@ -288,7 +289,12 @@ def shape_of(theta: np.ndarray, curve: np.ndarray, *, tolerance: float = 0.1) ->
 
     theta, curve = np.asarray(theta, float), np.asarray(curve, float)
     steps = len(theta) - 1
-    if steps < 4 or steps % 2 or curve.shape != theta.shape or not np.allclose(theta, np.linspace(0, 2 * np.pi, steps + 1)):
+    if (
+        steps < 4
+        or steps % 2
+        or curve.shape != theta.shape
+        or not np.allclose(theta, np.linspace(0, 2 * np.pi, steps + 1))
+    ):
         raise ValueError("theta must run from 0 to 2 pi in an even number of equal steps, with one error per angle")
     tolerance = _validate.real("tolerance", tolerance, above=0.0, below=1.0)
     half = curve[: steps // 2 + 1]
@@ -388,7 +394,9 @@ def ood_table(
     }  # fmt: skip
     note = _note(arch, training, None, K=K, seeds=list(seeds), layers=list(layers), kinds=list(kinds), angles=count)
     return results.Table(
-        frame, results.provenance(note, seed=min(seeds), device=_device(device), started=started, command=command), columns
+        frame,
+        results.provenance(note, seed=min(seeds), device=_device(device), started=started, command=command),
+        columns,
     )
 
 
@@ -803,6 +811,7 @@ def attention_table(
                 "printed_fit": _explained(form, squares),
                 "theorem_fit": _explained(form, (squares.sum(1) - toward).unsqueeze(1)),
                 "alpha_cos2": _explained(centred[:, m, 0, 0], cos2.unsqueeze(1)),
+                "alpha_rank": _rank_correlation(centred[half, m, 0, 0], cos2[half]),
                 "error_cos2": _rank_correlation(errors[half, m], cos2[half]),
                 "peak": float(theta[half][errors[half, m].argmax()]),
                 "at_pi": float(errors[count // 2, m]), "at_0": float(errors[0, m]),
@@ -826,10 +835,11 @@ def attention_table(
             told,
             {
                 "seed": "model", "span": "share of the leading eigenvectors inside span(V)",
-                "feature": "largest squared cosine of a leading eigenvector with a feature, mean",
+                "feature": "largest squared cosine of their part inside span(V) with a feature, mean",
                 "chance_span": "the same for a random basis", "chance_feature": "for a random basis of the span",
                 "printed_fit": "R^2 of sum_k lambda_k (v_k'u)^2", "theorem_fit": "R^2 of Theorem 5.1's form",
-                "alpha_cos2": "R^2 of alpha on cos^2", "error_cos2": "rank correlation of error and cos^2 on [0, pi]",
+                "alpha_cos2": "R^2 of alpha on cos^2", "alpha_rank": "rank correlation of alpha and cos^2 on [0, pi]",
+                "error_cos2": "rank correlation of error and cos^2 on [0, pi]",
                 "peak": "angle of the largest error on [0, pi]", "at_pi": "error at pi", "at_0": "error at 0",
             },
         ),
@@ -921,7 +931,9 @@ def figure_forgetting(table: results.Table, pair: str, *, column: str = "forgett
     for (depth, rows), color, marker in zip(part.groupby("layers"), plotting.COLORS, "os^Dv", strict=False):
         wide = rows.pivot(index="seed", columns="gamma", values=column)
         mean, low, high = interval(wide.to_numpy())
-        axis.plot(wide.columns, mean, color=color, marker=marker, ms=3.5, ls="-", label=f"{depth} layer{'s' * (depth > 1)}")
+        axis.plot(
+            wide.columns, mean, color=color, marker=marker, ms=3.5, ls="-", label=f"{depth} layer{'s' * (depth > 1)}"
+        )
         axis.fill_between(wide.columns, low, high, color=color, alpha=0.18, lw=0)
     theory = part.drop_duplicates("gamma").sort_values("gamma")
     axis.plot(theory.gamma, theory.theory, color="black", ls="--", label="one-layer theory")
@@ -968,7 +980,10 @@ def figure_attention(tracks: results.Table) -> Any:
     wide = {name: tracks.frame.pivot(index="seed", columns="theta", values=name) for name in ("alpha", "beta", "error")}
     theta = wide["alpha"].columns.to_numpy()
     theory = tracks.frame.groupby("theta")[["theory_alpha", "theory_beta", "theory_error"]].mean()
-    for name, color, text in (("alpha", plotting.COLORS[0], r"$\alpha$"), ("beta", plotting.COLORS[1], r"mean $\beta$")):
+    for name, color, text in (
+        ("alpha", plotting.COLORS[0], r"$\alpha$"),
+        ("beta", plotting.COLORS[1], r"mean $\beta$"),
+    ):
         mean, low, high = interval(wide[name].to_numpy())
         scale = mean.max() if name == "alpha" else wide["alpha"].to_numpy().mean(0).max()
         axes[0].plot(theta, mean / scale, color=color, ls="-", label=f"{text}, trained")
@@ -994,7 +1009,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m icl_core.experiments.tiny_transformer", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("book/results"))
-    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--store", type=Path, help="folder for checkpoints; an interrupted run goes on from there")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args(arguments)
@@ -1007,14 +1022,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, table in named:
             print(results.write_table(given.out / name, table), flush=True)
 
-    keep(("tiny-variants", variants_table(arch, **more)))
+    forgetting, followed = forgetting_tables(arch, store=given.store, **more)
+    keep(("tiny-forgetting", forgetting), ("tiny-tracks", followed))
+    keep(("tiny-ood", ood_table(arch, store=given.store, **more)))
     tracks, models = attention_table(arch, store=given.store, **more)
     keep(("tiny-attention", tracks), ("tiny-alignment", models))
     tracks, models = attention_table(replace(arch, **VARIANTS["attention only, small start"][0]), **more)
     keep(("tiny-attention-bare", tracks), ("tiny-alignment-bare", models))
-    forgetting, followed = forgetting_tables(arch, store=given.store, **more)
-    keep(("tiny-forgetting", forgetting), ("tiny-tracks", followed))
-    keep(("tiny-ood", ood_table(arch, store=given.store, **more)))
+    keep(("tiny-variants", variants_table(arch, **more)))
 
 
 if __name__ == "__main__":
