@@ -824,6 +824,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", default="", help="folder of the data, hub, or generated; default $ICL_CORE_DATA")
     parser.add_argument("--runs", type=int, default=10, help="how many runs")
     parser.add_argument("--zero-start", type=int, default=ZERO_START_RUNS, help="further MRPC runs with a zero head")
+    parser.add_argument("--limit", type=int, default=0, help="about so many pairs a domain, four times as many of SNLI")
     parser.add_argument("--store", default=None, help="file of finished runs, to resume from")
     parser.add_argument("--threads", type=int, default=1, help="threads of a run")
     parser.add_argument("--out", default=".", help="folder for the tables")
@@ -839,7 +840,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command += f" --zero-start {given.zero_start}"
         tables = mrpc_tables(runs, given.model, given.data, zero_start=given.zero_start, store=store, command=command)
     else:
-        tables = natural_tables(runs, given.model, given.data, store=store, command=command)
+        fewer = {"limit": given.limit} if given.limit else {}
+        command += f" --limit {given.limit}" if given.limit else ""
+        tables = natural_tables(runs, given.model, given.data, store=store, command=command, **fewer)
     for name, table in tables.items():
         print(write_table(Path(given.out) / f"bert-{given.figure}-{name}", table))
     return 0
