@@ -1055,7 +1055,7 @@ CLAIMS: tuple[Claim, ...] = (
                 mutants={
                     "first one reversed": lambda gap, a, b, y, w, K: [(a - b) / K - gap],
                     "second one reversed": lambda gap, a, b, y, w, K: [(y - w) - (a - b) / K],
-                    "a tenth of the attention": lambda gap, a, b, y, w, K: [gap - (a - b) / (10 * K)],
+                    "the attention the other way round": lambda gap, a, b, y, w, K: [gap - 3 * (b - a) / K],
                 },
             ),
         ),
