@@ -144,17 +144,17 @@ def _symmetric_step(K: int, N: int, p: tuple[Fraction, ...] | None, x: Fraction,
 def _equal_betas(subject: tuple[Fraction, ...] | None, fast: bool) -> Evidence:
     """From equal beta-type weights a step keeps them equal: the induction step of Lemma D.6."""
     gaps: list[Any] = []
-    for N in (2, 4):
+    for N in (2, 3):
         for x, y in ((Fraction(1), Fraction(1)), (Fraction(7, 2), Fraction(3, 5))):
             delta = _symmetric_step(3, N, subject, x, y)
             gaps += [delta[1, 0] - delta[2, 0], delta[0, 1] - delta[2, 1], delta[0, 2] - delta[1, 2]]
-    return _tools.exactly(gaps, "K = 3, N in (2, 4), every count vector, start and a later symmetric state")
+    return _tools.exactly(gaps, "K = 3, N in (2, 3), every count vector, start and a later symmetric state")
 
 
 def _ratio(subject: Fraction, fast: bool) -> Evidence:
     """delta_alpha = -(K - 1) delta_beta times the subject, at symmetric states."""
     gaps: list[Any] = []
-    for K, N in ((2, 3), (3, 2), (3, 4)):
+    for K, N in ((2, 3), (3, 2), (3, 3)):
         for x, y in ((Fraction(1), Fraction(1)), (Fraction(7, 2), Fraction(3, 5))):
             delta = _symmetric_step(K, N, None, x, y)
             gaps += [delta[k, k] + subject * (K - 1) * delta[(k + 1) % K, k] for k in range(K)]

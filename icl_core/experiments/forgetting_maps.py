@@ -210,7 +210,7 @@ def draw_boundary(table: Table) -> Figure:
     axes.axvline(forgetting.critical_eps(), color="0.4", linewidth=0.8)
     axes.text(forgetting.critical_eps(), -0.05, r"$\epsilon_c$ ", ha="right", va="top")
     axes.set(xscale="log", xlabel=r"$\epsilon$", ylabel=r"$\gamma_2$", ylim=(-1.02, 0))
-    axes.legend(loc="upper right", bbox_to_anchor=(0.93, 1))
+    axes.legend(loc="center left")
     return figure
 
 

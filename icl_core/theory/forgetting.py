@@ -163,7 +163,11 @@ def two_features(gamma1: Array, gamma2: Array, eps: Array) -> TwoFeatures:
     end = target[..., None] + late / (2 * (1 + np.exp(target)) ** 3 / (4 * np.exp(target)))[..., None]
     for _ in range(60):
         slope = (1 + np.exp(end)) ** 3 / (2 * np.exp(end))
-        end = np.maximum(end - (elapsed(end) - due) / slope, target[..., None])
+        step = np.maximum(end - (elapsed(end) - due) / slope, target[..., None])
+        done = bool((np.abs(step - end) <= 4e-16 * (1 + np.abs(end))).all())
+        end = step
+        if done:
+            break
     first, last = (target[..., None] - start) / 2, (end - start) / 2
     gaps = target[..., None] + p * last
     odds = np.exp(target)[..., None]
