@@ -24,6 +24,8 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTHS = (1280, 390)
+TALLEST = 12_000
+PATIENCE = 120_000  # milliseconds; a busy machine takes its time over the longest pages
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 FLAGS = (
@@ -106,7 +108,10 @@ def look(page: Any, address: str, noise: list[str], picture: Path | None) -> lis
     page.evaluate("() => document.fonts.ready.then(() => null)")
     page.wait_for_timeout(150)
     if picture is not None:
-        page.screenshot(path=str(picture), full_page=True)
+        size = page.evaluate("() => [document.scrollingElement.clientWidth, document.scrollingElement.scrollHeight]")
+        # The records run to a hundred thousand pixels, more than a picture can hold.
+        clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], TALLEST)}
+        page.screenshot(path=str(picture), full_page=True, clip=clip)
     # What is folded away has to be right, too.
     page.evaluate("() => document.querySelectorAll('details').forEach(e => { e.open = true; })")
     page.wait_for_timeout(50)
@@ -149,7 +154,7 @@ def search(page: Any, base: str, word: str) -> list[str]:
     """Ask the book's own search for a word."""
     page.goto(f"{base}/search.html?q={word}", wait_until="load")
     try:
-        page.wait_for_selector("#search-results li a", timeout=15_000)
+        page.wait_for_selector("#search-results li a", timeout=PATIENCE // 4)
     except Exception:
         return [f"search for {word!r} finds nothing"]
     return []
@@ -185,6 +190,7 @@ def run(html: Path, shots: Path | None) -> tuple[int, list[str]]:
     with served(html) as base, sync_playwright() as play, tempfile.TemporaryDirectory() as profile:
         context = play.chromium.launch_persistent_context(profile, executable_path=browser_path(), args=list(FLAGS))
         page = context.new_page()
+        page.set_default_timeout(PATIENCE)
         noise: list[str] = []
         page.on(
             "console", lambda m: noise.append(f"console: {m.text[:200]}") if m.type in ("error", "warning") else None

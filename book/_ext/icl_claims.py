@@ -422,7 +422,7 @@ class Reliability(ClaimDirective):
             ("mutants survived", len(survivors)),
             ("form of this run", form),
             ("seconds", document["seconds"]),
-            ("commit", (document.get("commit") or "none: not a clone")[:17]),
+            ("commit", document.get("commit") or "none: not a clone"),
             *document["versions"].items(),
         ]
         shown: list[nodes.Node] = [table(["what", "count"], [[nodes.Text(n), nodes.Text(str(v))] for n, v in rows])]
