@@ -106,7 +106,7 @@ CLAIMS: tuple[Claim, ...] = (
         corrected="The sums run over $t'=T_1,\\dots,T_1+t-1$ (from 0 to t - 1 if counted from $T_1$).",
         why="By eq. 17 step t' turns the weights at t' into those at t' + 1, so the first step uses delta at T_1 and "
         "the last one at T_1 + t - 1. The lemma is not affected.",
-        uses=("ood.eq-17",),
+        uses=("ood.eq-17", "ood.eq-16"),
         chapter=_CHAPTER,
         note="The second sum is printed with index alpha for beta; it is read as beta. Read as absolute times, 1 to t "
         "would be steps of the training phase.",
@@ -158,7 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis=f"Assumption 5.4 and {_EPS_F2}, as in Lemma F.2 (for K = 2 nothing is needed).",
         why="delta_n = Attn_n (D - Attn_n)/K is positive where another feature already holds more attention than the "
         "query; that happens when the query's own alpha at T_1 is small and one beta is large.",
-        uses=("ood.lem-F.2.result",),
+        uses=("ood.lem-F.2.result", "ood.eq-16"),
         chapter=_CHAPTER,
         note="Always true: the largest beta of each query falls, since D <= sum of squares of the others < the "
         "largest Attn_n (eq. 26). Where the sign first fails under Assumption 5.4 alone is computed in the last "
@@ -219,7 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         _F4,
-        uses=("ood.lem-D.3", "ood.lem-D.8", "ood.lem-F.3.order"),
+        uses=("ood.lem-D.3", "ood.lem-D.8", "ood.lem-F.3.order", "ood.eq-16"),
         chapter=_CHAPTER,
         note="Checked: t_m <= 1 + K B (1 + (K-1) Y)/(2 eta eps), with B the upper bound on Delta and Y the largest "
         "exp(beta) of the query at T_1, at most (K/sqrt eps)^(1/K). Step sizes to far beyond the limit of Theorem F.4 "
@@ -289,7 +289,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         _F4,
-        uses=("ood.thm-F.4.time.rate", "ood.thm-F.4.time.final", "ood.lem-F.3.order"),
+        uses=("ood.thm-F.4.time.rate", "ood.thm-F.4.time.final", "ood.lem-F.3.order", "ood.eq-16", "ood.thm-5.5.time"),
         chapter=_CHAPTER,
         note="The argument of the proof, with its bound corrected: each step before t_m adds at least 2 eta eps Attn "
         "/ K to "
@@ -317,7 +317,7 @@ CLAIMS: tuple[Claim, ...] = (
         "alpha* outside the bracket).",
         why="Printed, alpha* multiplies only the last product; where alpha* < 1 (eps near its largest value) the "
         "bound is too small, even negative, so reaching it does not imply the loss.",
-        uses=("ood.eq-28", "ood.eq-27"),
+        uses=("ood.eq-28", "ood.eq-27", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -377,7 +377,7 @@ CLAIMS: tuple[Claim, ...] = (
         _F4,
         corrected="The sum ends at $t_m-1$.",
         why="It has one term too many (Lemma F.1's proof has the other shift).",
-        uses=("ood.eq-17",),
+        uses=("ood.eq-17", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -410,7 +410,7 @@ CLAIMS: tuple[Claim, ...] = (
         "$\\Delta=(\\dots)\\,\\alpha^*$ exactly for some such $\\gamma_\\alpha$.",
         why="The factor (1 - 1/K) of gamma^2 in eq. 28 and 29 is lost. With equal correlations gamma > sqrt(K/(K+1)) "
         "the printed scale is negative while Delta is positive, so no constants help.",
-        uses=("ood.eq-28", "ood.eq-29"),
+        uses=("ood.eq-28", "ood.eq-29", "ood.eq-16"),
         chapter=_CHAPTER,
         note=_DELTA_NOTE,
     ),
@@ -438,7 +438,7 @@ CLAIMS: tuple[Claim, ...] = (
         "$|\\gamma_\\beta|\\le\\gamma_{\\max}-\\gamma_{\\min}$: a difference of correlations, not a correlation.",
         why="The bounds of Theorem F.4 hold gamma_M - gamma_N, which vanishes for equal correlations; the printed "
         "range [gamma_min, gamma_max] then excludes it. With U = V nothing moves, while the printed scale grows.",
-        uses=("ood.thm-F.4.beta",),
+        uses=("ood.thm-F.4.beta", "ood.eq-16"),
         chapter=_CHAPTER,
         note=_DELTA_NOTE,
     ),
@@ -538,7 +538,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_F4[0],),
-        uses=("ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss"),
+        uses=("ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss", "ood.eq-16"),
         chapter="forgetting",
         note="Which regions, is the subject of Appendix H.",
     ),
@@ -633,7 +633,7 @@ CLAIMS: tuple[Claim, ...] = (
         (_F4[0],),
         corrected="The sums run over $t=T_1,\\dots,T_1+T_2-1$; in the one for alpha k' is k.",
         why="T_2 is the length of fine-tuning, which ends at T_1 + T_2, and step t leads to t + 1. The theorem holds.",
-        uses=("ood.lem-D.10", "ood.eq-17"),
+        uses=("ood.lem-D.10", "ood.eq-17", "ood.eq-16"),
         chapter="forgetting",
         note="k' in the sum for alpha is not defined; read as k. With T_2 < T_1 the printed sum is empty.",
     ),
@@ -717,7 +717,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis="Assumption 5.4, which the proof uses and Appendix J says the lemma relies on.",
         why="Without Assumption 5.4 the query's beta with one feature can exceed its alpha at T_1 although eps meets "
         "the condition; then some other beta rises.",
-        uses=("ood.thm-F.4.init", "ood.lem-D.3"),
+        uses=("ood.thm-F.4.init", "ood.lem-D.3", "ood.eq-16"),
         chapter=_CHAPTER,
         note="'t >= T_1' is read as all times after the first step (at T_1 itself both updates are 0). Under "
         "Assumption 5.4 no limit on the step size is needed: the states with max y - min y < x and max y <= 2x, where "
@@ -747,7 +747,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis=_EPS_F2 + ".",
         why="Theorem F.4 and Lemma F.3 cite Lemma F.2 without its condition. For gamma_k small and the others at -1 "
         "and 1, exp(beta) at T_1 exceeds exp(alpha) once alpha* is large enough.",
-        uses=("ood.lem-F.2.result",),
+        uses=("ood.lem-F.2.result", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -859,7 +859,7 @@ CLAIMS: tuple[Claim, ...] = (
         (_F4[0],),
         corrected="With $|\\gamma_k|$ for $\\gamma_k$, here and in eq. 23.",
         why="For gamma_k < 0 the interval is empty.",
-        uses=("ood.thm-F.4.init",),
+        uses=("ood.thm-F.4.init", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -885,7 +885,7 @@ CLAIMS: tuple[Claim, ...] = (
         "second is always negative, so the rest of the proof stands.",
         why="y(y - c) is convex, so its maximum over [1/Y, Y] can be at 1/Y; it is when x + 1/Y > Y + 1/Y. The "
         "conclusion (negative) survives.",
-        uses=("ood.lem-F.2.proof.range",),
+        uses=("ood.lem-F.2.proof.range", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -928,7 +928,7 @@ CLAIMS: tuple[Claim, ...] = (
         corrected="For $\\gamma_k\\ne0$; at $\\gamma_k=0$ both sides are equal.",
         why="At gamma_k = 0 the strict inequality is 0 < 0. The conclusion is not affected: there the first form, Y - "
         "x - 1/Y = -1, is negative.",
-        uses=("ood.eq-16",),
+        uses=("ood.eq-16", "ood.lem-F.2.result"),
         chapter=_CHAPTER,
         note="Harmless; the direction of the condition and its sufficiency are right.",
     ),
@@ -951,7 +951,7 @@ CLAIMS: tuple[Claim, ...] = (
         "$T_1$ under the condition and makes every $g<0$.",
         why="Betas fall, so they leave the interval on the first step, and eq. 23 used both ends of it. The lemma's "
         "conclusion holds by another invariant.",
-        uses=("ood.lem-F.2.proof.eq-22", "ood.lem-F.2.proof.sinh"),
+        uses=("ood.lem-F.2.proof.eq-22", "ood.lem-F.2.proof.sinh", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     # Lemma F.3
@@ -1010,7 +1010,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis=f"Assumption 5.4 and {_EPS_F2}: the hypotheses of Lemma F.2.",
         why="The proof takes D - Attn_n - Attn_n' < 0 from Lemma F.2, whose hypotheses the lemma does not state. For "
         "K = 3 it always holds; from K = 4 on a third feature can hold so much attention that D exceeds the sum.",
-        uses=("ood.lem-F.2.result",),
+        uses=("ood.lem-F.2.result", "ood.eq-16"),
         chapter=_CHAPTER,
         note="For K = 3, or while every beta of the query falls, nothing is needed. Where it first fails under "
         "Assumption 5.4 alone is computed in the last check.",
@@ -1183,7 +1183,7 @@ CLAIMS: tuple[Claim, ...] = (
         "and $\\sqrt{K/(2(K-1))}-\\sqrt\\epsilon$ stands for $1-\\sqrt\\epsilon$.",
         why="alpha* multiplies only the last product. Where alpha* < 1 the bound is too small; where alpha* > 1 it "
         "holds but is far too large (and grows apart from Delta as eps falls).",
-        uses=("ood.eq-27", "ood.thm-F.4.init"),
+        uses=("ood.eq-27", "ood.thm-F.4.init", "ood.eq-16"),
         chapter=_CHAPTER,
         note="With alpha* moved out, 1 - sqrt eps instead of the factor of eq. 16 leaves a valid, looser bound (equal "
         "at K = 2). Equality where all gamma_m gamma_n are equal. The last discrete step can exceed the bound by eta "
@@ -1217,7 +1217,7 @@ CLAIMS: tuple[Claim, ...] = (
         "\\big)$, for discrete steps too.",
         why="alpha* multiplies only the last product, so gamma_m^2 stands where gamma_m^2 alpha* belongs; for alpha* "
         "> 1, the usual case, the bound is too large by about gamma_m^2 (alpha* - 1).",
-        uses=("ood.eq-27", "ood.thm-F.4.init"),
+        uses=("ood.eq-27", "ood.thm-F.4.init", "ood.eq-16"),
         chapter=_CHAPTER,
         note="With alpha* moved out, the printed logarithm (2K eps/(K+1) for 2(K-1) eps/K) leaves a valid, slightly "
         "looser bound.",
@@ -1244,7 +1244,12 @@ CLAIMS: tuple[Claim, ...] = (
                 ),
             ),
             _F4,
-            uses=("ood.eq-26", "ood.lem-F.3.order", "ood.thm-F.4.init"),
+            uses=(
+                "ood.eq-26",
+                "ood.lem-F.3.order",
+                "ood.thm-F.4.init",
+                *(("ood.thm-F.4.beta.upper",) if name == "lower" else ()),
+            ),
             chapter=_CHAPTER,
             note="Holds at every t, and without the condition of Lemma F.2, because it follows from the order of the "
             "betas and from Lambda_N being the largest update. For K = 2 it is Lambda = Delta.",
@@ -1277,7 +1282,7 @@ CLAIMS: tuple[Claim, ...] = (
         corrected=f"Under {_EPS_F2} in addition, or for K at most 3; the right inequality always holds.",
         why="Lemma F.3's second part is used without Lemma F.2's condition; for tiny eps and K = 4 an intermediate "
         "update can be below that of M. The bounds of the theorem do not need it.",
-        uses=("ood.lem-F.3.delta",),
+        uses=("ood.lem-F.3.delta", "ood.eq-16", "ood.lem-F.2.result"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -1296,7 +1301,7 @@ CLAIMS: tuple[Claim, ...] = (
         corrected="$\\beta_{M(m)}\\le\\beta_n\\le\\beta_{N(m)}$.",
         why="beta at T_1 is minus gamma_n gamma_m alpha*/(K - 1), so N(m), with the least product, has the largest "
         "beta. The final bounds on Lambda have the right direction.",
-        uses=("ood.thm-F.4.init", "ood.lem-F.3.order"),
+        uses=("ood.thm-F.4.init", "ood.lem-F.3.order", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -1324,7 +1329,7 @@ CLAIMS: tuple[Claim, ...] = (
         _F4,
         corrected="All three betas are taken at $T_1$.",
         why="The last two betas are printed at T_1 + t, so that their updates are subtracted twice.",
-        uses=("ood.thm-F.4.chain.beta",),
+        uses=("ood.thm-F.4.chain.beta", "ood.eq-16"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -1359,7 +1364,7 @@ CLAIMS: tuple[Claim, ...] = (
         "For fixed eps the limit on the step size converges to 1 as K grows, whatever the shift.",
         (Check("K up to 1e6", ft.step_limit, 1.0, mutants={"1.1": 1.1, "0": 0.0}),),
         (_F4[0], "fixed $\\epsilon$"),
-        uses=("ood.thm-F.4.step",),
+        uses=("ood.thm-F.4.step", "ood.eq-16"),
         chapter=_CHAPTER,
         note="If eps falls faster than exp(-K) the limit does not tend to 1. Since the gradient carries the query's "
         "probability 1/K, steps well beyond the limit still keep the order of the betas.",
@@ -1461,7 +1466,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_SETTING,),
-        uses=("ood.app-J.2.F3", "ood.eq-28", "ood.eq-29"),
+        uses=("ood.app-J.2.F3", "ood.eq-28", "ood.eq-29", "ood.app-J.2", "ood.eq-16"),
         chapter="beyond",
         note="The appendix states no formulas; these are eq. 28 and 29, corrected, with the shift left inside the "
         "scores at T_1.",

@@ -152,7 +152,7 @@ def delta_bounds_any(start: Tensor, eps: float) -> Bounds:
     return Bounds(scale - (1 - 1 / K) * (alpha - least), scale - (1 - 1 / K) * (alpha - largest))
 
 
-@statement("ood.thm-F.4.beta")
+@statement("ood.thm-F.4.beta.upper")
 def lambda_bounds(gamma: Tensor, alpha: float, delta: Tensor) -> Bounds:
     """Bounds on ``Lambda_{n,m,beta}``, the same for every n != m, shape (..., K).
 
