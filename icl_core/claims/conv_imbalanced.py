@@ -491,8 +491,8 @@ def window(subject: tuple[Callable[[Stretch, Stretch], float], float], fast: boo
     values, notes = [], []
     for p1 in (0.3, 0.8) if fast else (0.2, 0.3, 0.5, 0.8):
         least = 1.05 * _thresholds("", p1) + 8
-        for log2_K in (least, 2 * least + 100):
-            values.append(margin(stretch(log2_K, p1, "II"), stretch(log2_K, p1, "III")) - shift)
+        sizes = (least, 2 * least + 100)
+        values += [margin(stretch(x, p1, "II"), stretch(x, p1, "III")) - shift for x in sizes]
         notes.append(f"p_1 = {p1}: from K = 2^{_thresholds('', p1):.0f}")
     return _tools.at_least(
         values, "long prompts, K from just above max(r, 1/r)^100 to its square and beyond, r = sqrt(2) p_1/(1 - p_1)",
@@ -503,9 +503,8 @@ def window(subject: tuple[Callable[[Stretch, Stretch], float], float], fast: boo
 def moderate(subject: tuple[Callable[[Stretch, Stretch], float], float], fast: bool) -> Evidence:
     """The same margin at K = 10^6."""
     margin, shift = subject
-    values = []
-    for p1 in (0.5, 0.8):
-        values.append(margin(stretch(math.log2(1e6), p1, "II"), stretch(math.log2(1e6), p1, "III")) - shift)
+    size = math.log2(1e6)
+    values = [margin(stretch(size, p1, "II"), stretch(size, p1, "III")) - shift for p1 in (0.5, 0.8)]
     return _tools.at_least(
         values, "K = 10^6, p_1 = 0.5 and 0.8", detail=f"margins {values[0]:.4f} and {values[1]:.4f} log K"
     )
@@ -1070,8 +1069,8 @@ def held(subject: tuple[Callable[[Dominant], np.ndarray], float], fast: bool) ->
     values = []
     for K in (3.0, 10.0, 1e6) if fast else (2.0, 3.0, 10.0, 1e3, 1e6, 1e30):
         for p1 in (0.3, 0.5, 0.8, 0.95):
-            for eps in (0.9, 0.3, 0.01, 1e-4, 1e-8):
-                values.append(float(np.min(margin(dominant(K, p1, eps)))) - shift)
+            settings = [dominant(K, p1, eps) for eps in (0.9, 0.3, 0.01, 1e-4, 1e-8)]
+            values += [float(np.min(margin(setting))) - shift for setting in settings]
     return _tools.at_least(
         values,
         "long prompts, K = 2 to 1e30, p_1 = 0.3 to 0.95, eps = 0.9 to 1e-8; closed form",
