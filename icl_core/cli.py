@@ -1,4 +1,4 @@
-"""The command ``icl-core``: run chapters, build the book, verify the claims."""
+"""The command ``icl-core``: run chapters, build the book, verify the claims, measure a shift."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ examples:
   icl-core book                               run all chapters, build the pages
   icl-core verify --fast                      check the claims of both papers, quickly
   icl-core show ood.thm-5.1.loss              one claim's record in full
+  icl-core shift V.npy U.npy -o mine          what a shift from features V to U does
 """
 
 
@@ -74,6 +75,15 @@ def parser() -> argparse.ArgumentParser:
     record = commands.add_parser("show", help="print one claim's record in full")
     record.add_argument("id", metavar="ID")
     record.set_defaults(do=_show)
+
+    own = commands.add_parser("shift", help="measure what a shift from your features V to your features U does")
+    own.add_argument("V", type=Path, help=".npy file of shape (d, K): the training features, as columns")
+    own.add_argument("U", type=Path, help=".npy file of the same shape: the OOD features")
+    own.add_argument("--eps", type=float, default=0.01, help="target of the total loss (default 0.01)")
+    own.add_argument("--eta", type=float, default=0.1, help="step size (default 0.1)")
+    own.add_argument("--orthonormal", action="store_true", help="refuse sets that are not orthonormal")
+    own.add_argument("-o", dest="output", type=Path, metavar="NAME", help="also write NAME.svg, NAME.csv and NAME.json")
+    own.set_defaults(do=_shift)
     return top
 
 
@@ -127,6 +137,24 @@ def _show(args: argparse.Namespace) -> int:
     from icl_core.claims import runner
 
     return int(runner.main_show(args.id) or 0)
+
+
+def _shift(args: argparse.Namespace) -> int:
+    from icl_core import dynamics, results
+    from icl_core.experiments import shift
+
+    try:
+        found = shift.shift(args.V, args.U, eps=args.eps, eta=args.eta, require_orthonormal=args.orthonormal)
+    except dynamics.ConvergenceError as fault:
+        print(f"icl-core: {fault}", file=sys.stderr)
+        return 1
+    print(shift.report(found))
+    if args.output is not None:
+        results.write_table(args.output, found.table)
+        picture = args.output.with_suffix(".svg")
+        shift.figure(found).savefig(picture)
+        print(f"\nfigure: {picture}, table: {picture.with_suffix('.csv')}")
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import CHAPTER
 
-from icl_core import cli
+from icl_core import cli, features
 
 Book = Callable[..., Path]
 
@@ -30,7 +31,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for command in ("run", "book", "list", "stage", "verify", "show"):
+    for command in ("run", "book", "list", "stage", "verify", "show", "shift"):
         assert f"\n    {command} " in shown
 
 
@@ -45,6 +46,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["book", "--jobs", "0"], "--jobs must be an integer >= 1"),
         (["book", "--force", "none"], "no chapter 'none'"),
         (["show", "ood.nonsense"], "ood.nonsense"),
+        (["shift", "none.npy", "none.npy"], "none.npy: there is no such file"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_2(
@@ -69,6 +71,18 @@ def test_run_twice(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "sum 6" in Path("out/x.ipynb").read_text(encoding="utf-8")
     assert cli.main(["run", "one", "-p", "n=4"]) == 0
     assert "kept" in capsys.readouterr().out
+
+
+def test_shift_reports_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    V = features.orthonormal(4, 2, generator=features.generator(0))
+    np.save("V.npy", V.numpy())
+    np.save("U.npy", (features.rotation(4, 0.5) @ V).numpy())
+    assert cli.main(["shift", "V.npy", "U.npy", "--eps", "0.1", "-o", "mine"]) == 0
+    assert "total forgetting" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.glob("mine.*")} == {"mine.svg", "mine.csv", "mine.json"}
 
 
 def test_interrupt_ends_with_130_and_leaves_no_process(small_book: Book, tmp_path: Path) -> None:
