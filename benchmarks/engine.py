@@ -11,6 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -111,9 +112,11 @@ def main() -> None:
             "fraction_min": min(fraction),
             "fraction_max": max(fraction),
         }
+        row = rows[engine]
         print(
-            f"{engine:>9}: {statistics.median(rate):.3g} updates/s, {rows[engine]['times_autograd']:.0f} x autograd loop, "
-            f"{100 * statistics.median(fraction):.0f} % of raw exp ({100 * min(fraction):.0f}-{100 * max(fraction):.0f})"
+            f"{engine:>9}: {row['updates_per_s']:.3g} updates/s, {row['times_autograd']:.0f} x autograd loop, "
+            f"{100 * row['fraction_of_exp']:.0f} % of raw exp "
+            f"({100 * row['fraction_min']:.0f}-{100 * row['fraction_max']:.0f})"
         )
     print(f" autograd: {slow_rate:.3g} updates/s, one instance at a time on tokens (K=2, N=2, d=4)")
     if options.json:
@@ -121,8 +124,8 @@ def main() -> None:
             {k: v for k, v in vars(options).items() if k != "json"}, device=options.device, started=started,
             command="python -m benchmarks.engine", threads=torch.get_num_threads(),
         )  # fmt: skip
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"provenance": note, "autograd_updates_per_s": slow_rate, "engines": rows}, file, indent=1)
+        figures = {"provenance": note, "autograd_updates_per_s": slow_rate, "engines": rows}
+        Path(options.json).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

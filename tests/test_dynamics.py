@@ -90,7 +90,8 @@ def test_recording_does_not_change_the_run():
     plain, recorded = dynamics.train(3, 0.001, 0.5), dynamics.train(3, 0.001, 0.5, record=10)
     assert torch.equal(plain.scores, recorded.scores)
     path = recorded.trajectory
-    assert int(path.times[0]) == 0 and int(path.times[-1]) == int(plain.steps)
+    assert int(path.times[0]) == 0
+    assert int(path.times[-1]) == int(plain.steps)
     assert bool((path.times.diff() > 0).all())
     assert torch.equal(path.scores[-1], plain.scores)
     assert bool(torch.isnan(torch.diagonal(path.beta, dim1=-2, dim2=-1)).all())
@@ -116,7 +117,8 @@ def test_flow_times_its_events():
     )
     assert 0 < times["alpha = 1"] < times["L_1"]
     path, again = dynamics.gradient_flow(torch.zeros(3, 3, dtype=F64), prompts.balanced(3), threshold=1.0)
-    assert again["all"] == 0.0 and len(path.times) == 1
+    assert again["all"] == 0.0
+    assert len(path.times) == 1
 
 
 @pytest.mark.parametrize("engine", ["compiled", "tensor"])

@@ -23,7 +23,8 @@ def test_table_round_trip(tmp_path):
     again = results.read_table(path)
     pd.testing.assert_frame_equal(again.frame, table.frame)
     assert again.provenance["parameters"] == {"K": 4, "theta": [0.0, 1.0]}
-    assert again.provenance["seed"] == 7 and again.provenance["versions"]["torch"]
+    assert again.provenance["seed"] == 7
+    assert again.provenance["versions"]["torch"]
     assert again.columns == {"x": "a number"}
     assert not list((tmp_path / "deep").glob("*.part"))
 
@@ -47,7 +48,8 @@ def test_sweep_keeps_resumes_and_mends(tmp_path):
     again = results.sweep(square, points, store=store)
     assert [r["y"] for r in again] == [0.0, 1.0, 4.0, 9.0]
     assert calls == [0, 1, 2, 3]
-    assert results.sweep(square, points, store=store) == again and calls == [0, 1, 2, 3]
+    assert results.sweep(square, points, store=store) == again
+    assert calls == [0, 1, 2, 3]
 
 
 def test_sweep_takes_any_executor(tmp_path, capsys):
