@@ -60,3 +60,19 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   }
 });
+
+// MathJax does not break formulas inside a sentence: one that is wider than its paragraph gets a line that scrolls.
+window.addEventListener("load", () => {
+  const formulas = [...document.querySelectorAll("span.math")];
+  const fit = () => {
+    for (const f of formulas) f.classList.remove("wide");
+    const wide = formulas.filter((f) => {
+      const box = f.closest("p, li, td, dd, div");
+      return box && f.getBoundingClientRect().width > box.clientWidth + 1;
+    });
+    for (const f of wide) f.classList.add("wide");
+  };
+  const ready = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
+  Promise.resolve(ready).then(fit);
+  window.addEventListener("resize", fit);
+});
