@@ -758,7 +758,7 @@ def _instances(fast: bool) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
     draw = np.random.default_rng(9)
     found = []
     for K in (2, 3, 5) if fast else (2, 3, 4, 6, 8):
-        B = 60 if fast else 300
+        B = 60 if fast else 120
         own = draw.uniform(0, 1, B) ** 2
         rest = draw.uniform(-1, 1, (B, K - 1))
         edge = draw.integers(0, 5, B)
@@ -783,7 +783,7 @@ def _instances(fast: bool) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
 
 @cache
 def _slopes_of(fast: bool) -> tuple[tuple[Tensor, Tensor], ...]:
-    return tuple(_slopes(*instance, 300 if fast else 4000) for instance in _instances(fast))
+    return tuple(_slopes(*instance, 300 if fast else 1500) for instance in _instances(fast))
 
 
 def _monotone(rises: bool) -> Callable[[Any, bool], Evidence]:
