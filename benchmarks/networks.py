@@ -217,8 +217,8 @@ def main() -> None:
         for name, value in times.items():
             print(f"  {name:32s} {1e3 * value:9.1f} ms   x{times['one at a time'] / value:.1f}")
         rate = gpt2(B, steps)
-        print(f"  prompts per second: GPT-2 {rate:.0f}; one model here {M * B / times['one at a time, this engine']:.0f}; "
-              f"{M} models here {M * B / times['shared contexts, two workers']:.0f}")  # fmt: skip
+        one, many = M * B / times["one at a time, this engine"], M * B / times["shared contexts, two workers"]
+        print(f"  prompts per second: GPT-2 {rate:.0f}; one model here {one:.0f}; {M} models here {many:.0f}")
         found[str(B)] = times | {"gpt2 prompts per second": rate}
     shares = profile(rows, V, Training(contexts=16), seeds, steps)
     print("\nwhere the time goes (shared contexts, 64 prompts, one thread)")

@@ -490,15 +490,18 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
-def _linear_back(
-    gy: Tensor, x: Tensor, weight: Tensor, gweight: Tensor, gbias: Tensor, need_input: bool = True
-) -> Tensor | None:
-    """Add the map's parameter gradients to ``gweight``, ``gbias``; return the gradient of its input."""
+def _accumulate(gy: Tensor, x: Tensor, gweight: Tensor, gbias: Tensor) -> None:
+    """Add an affine map's parameter gradients to ``gweight`` and ``gbias``."""
     flat = _rows(gy)
     # Not baddbmm_: into a strided view it falls back to one small product per model.
     gweight += torch.bmm(flat.mT, _rows(x))
     gbias += flat.sum(1)
-    return torch.bmm(flat, weight).view(x.shape) if need_input else None
+
+
+def _linear_back(gy: Tensor, x: Tensor, weight: Tensor, gweight: Tensor, gbias: Tensor) -> Tensor:
+    """Add the map's parameter gradients; return the gradient of its input."""
+    _accumulate(gy, x, gweight, gbias)
+    return torch.bmm(_rows(gy), weight).view(x.shape)
 
 
 def _norm(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
@@ -787,11 +790,11 @@ def _step(
     if everything:
         if pre:
             gw, gb = torch.zeros_like(p["head.weight"]), torch.zeros_like(p["head.bias"])
-            _linear_back(gy, saved["n"], saved["head"], gw, gb, need_input=False)
+            _accumulate(gy, saved["n"], gw, gb)
             into = (g["head.weight"], g["head.bias"], g["norm.weight"], g["norm.bias"])
             _unfold(gw, gb, p["head.weight"], p["norm.weight"], p["norm.bias"], into)
         else:
-            _linear_back(gy, saved["n"], saved["head"], g["head.weight"], g["head.bias"], need_input=False)
+            _accumulate(gy, saved["n"], g["head.weight"], g["head.bias"])
     gquery = _before_back(arch, gy * saved["head"][:, None], saved["final"])
     gcontext: Tensor | None = None
 
@@ -834,12 +837,13 @@ def _step(
                 gkv_q = [gkv_q[0] + gk2[:, :, C:], gkv_q[1] + gv2[:, :, C:]]
         first = w if last else 0
         gpc = torch.cat([gk_c, gv_c] if last else [gq_c, gk_c, gv_c], dim=3)
-        need = i > 0 or everything
         weight = maps["qkv.weight"]
-        gnc = _linear_back(gpc, save["x_c"], weight[:, first:], gqkv[:, first:], gqkv_bias[:, first:], need)
         rows = w if gkv_q is None else 3 * w
         gpq = gqq if gkv_q is None else torch.cat([gqq, *gkv_q], dim=3)
-        gnq = _linear_back(gpq, save["x_q"], weight[:, :rows], gqkv[:, :rows], gqkv_bias[:, :rows], need)
+        into_c = (gpc, save["x_c"], gqkv[:, first:], gqkv_bias[:, first:])
+        into_q = (gpq, save["x_q"], gqkv[:, :rows], gqkv_bias[:, :rows])
+        for into in (into_c, into_q):
+            _accumulate(*into)
 
         for part in (gqkv, gqkv_bias):
             part[:, :w] *= w**-0.5
@@ -853,7 +857,8 @@ def _step(
                 gweight += gw
                 gbias += gb
         if i > lowest or everything:
-            assert gnc is not None and gnq is not None
+            gnc = torch.bmm(_rows(gpc), weight[:, first:]).view(save["x_c"].shape)
+            gnq = torch.bmm(_rows(gpq), weight[:, :rows]).view(save["x_q"].shape)
             gcontext, gquery = _before_back(arch, gnc, save["nc"]), _before_back(arch, gnq, save["nq"])
             if arch.residual:
                 direct = through["q"]

@@ -147,3 +147,203 @@ def test_batched_equals_plain_autograd(arch, queries, tokens):
     torch.testing.assert_close(last[:, a:b], gradient[:, a:b], rtol=0, atol=1e-10)
     assert last[:, :a].abs().max() == 0 if a else True
     assert last[:, b:].abs().max() == 0
+
+
+def test_unequal_counts_and_query_weights():
+    arch, flat, V, prompts = _case(Architecture(layers=2), "all", "distinct")
+    counts = torch.tensor([[3.0, 2.0, 1.0]] * 3, dtype=torch.float64)
+    prompts = replace(prompts, counts=counts, query_weights=torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))
+    predicted, _, _ = _plain(arch, flat, V, replace(prompts, query_weights=None))
+    torch.testing.assert_close(networks.forward(arch, flat, V, prompts), predicted, rtol=0, atol=1e-11)
+    weighted = 0.5 * ((predicted - prompts.labels) ** 2).mean(1) @ prompts.query_weights
+    loss, gradient = networks.loss_and_gradient(arch, flat, V, prompts)
+    torch.testing.assert_close(loss, weighted, rtol=0, atol=1e-11)
+    # A directional derivative, as the plain version has no weights.
+    step = 1e-6 * torch.randn(flat.shape, generator=features.generator(1), dtype=torch.float64)
+    up = networks.loss_and_gradient(arch, flat + step, V, prompts)[0]
+    down = networks.loss_and_gradient(arch, flat - step, V, prompts)[0]
+    torch.testing.assert_close((up - down) / 2, (gradient * step).sum(1), rtol=1e-5, atol=0)
+
+
+def test_distinct_tokens_equal_all_tokens():
+    arch, flat, V, prompts = _case(Architecture(layers=2), "all", "distinct")
+    every = networks.prompts_for(arch, prompts.labels, None, "all", seeds=[0])
+    assert every.order is not None
+    for few, many in zip(
+        networks.loss_and_gradient(arch, flat, V, prompts),
+        networks.loss_and_gradient(arch, flat, V, every),
+        strict=True,
+    ):
+        torch.testing.assert_close(few, many, rtol=0, atol=1e-11)
+
+
+SMALL = Training(steps=6, contexts=3, record_every=2, tests=2, learning_rate=1e-2)
+
+
+def _models(M: int, arch: Architecture, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return networks.initialise(arch, range(M), dtype=dtype), _sets(M, arch.d).to(dtype)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_training_equals_torch_optim(optimiser):
+    arch = Architecture(layers=1)
+    flat, V = _models(1, arch)
+    training = replace(SMALL, optimiser=optimiser)
+    run = networks.train(arch, flat, V, training, seeds=[7])
+    labels = networks.draw_labels("linear", networks.derive_seed(7, "labels", 0), (50, 3), K).double()
+    weights = flat.clone().requires_grad_()
+    choice = torch.optim.Adam if optimiser == "adam" else torch.optim.SGD
+    steps = choice([weights], lr=training.learning_rate)
+    for step in range(training.steps):
+        prompts = Prompts(labels[step].unsqueeze(0))
+        weights.grad = networks.loss_and_gradient(arch, weights.detach(), V, prompts)[1]
+        steps.step()
+    torch.testing.assert_close(run.parameters, weights.detach(), rtol=0, atol=1e-10)
+    assert (run.parameters - flat).abs().max() > 1e-3
+
+
+def test_a_model_does_not_depend_on_its_company():
+    arch = Architecture(layers=2)
+    flat, V = _models(5, arch)
+    together = networks.train(arch, flat, V, SMALL, seeds=range(5))
+    split = networks.train(arch, flat, V, SMALL, seeds=range(5), group=2, workers=2)
+    torch.testing.assert_close(split.parameters, together.parameters, rtol=0, atol=1e-9)
+    for m in (0, 4):
+        alone = networks.train(arch, flat[m : m + 1], V[m : m + 1], SMALL, seeds=[m])
+        torch.testing.assert_close(alone.parameters[0], together.parameters[m], rtol=0, atol=1e-9)
+    again = networks.train(arch, flat, V, SMALL, seeds=range(5))
+    assert torch.equal(again.parameters, together.parameters)
+    other = networks.train(arch, flat, V, SMALL, seeds=range(1, 6))
+    assert not torch.allclose(other.parameters, together.parameters)
+
+
+class Stop(Exception):
+    """Stands for the interruption."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path, workers):
+    arch = Architecture(layers=1)
+    flat, V = _models(4, arch, torch.float32)
+    options = {"seeds": range(4), "group": 2, "workers": workers}
+    straight = networks.train(arch, flat, V, replace(SMALL, labels="network"), **options)
+
+    def interrupt(step: int, steps: int, seconds: float) -> None:
+        if step == 4:
+            raise Stop
+
+    path = tmp_path / "run.pt"
+    with pytest.raises(Stop):
+        networks.train(
+            arch, flat, V, replace(SMALL, labels="network"),
+            checkpoint=path, checkpoint_seconds=0.0, progress=interrupt, **options,
+        )  # fmt: skip
+    assert path.is_file()
+    resumed = networks.train(arch, flat, V, replace(SMALL, labels="network"), checkpoint=path, **options)
+    assert torch.equal(resumed.parameters, straight.parameters)
+    assert torch.equal(resumed.steps, straight.steps)
+    assert torch.equal(resumed.losses["train"], straight.losses["train"])
+
+    with pytest.raises(ValueError, match="another file"):
+        networks.train(arch, flat, V, replace(SMALL, learning_rate=0.5), checkpoint=path, **options)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="cannot be read"):
+        networks.train(arch, flat, V, replace(SMALL, labels="network"), checkpoint=path, **options)
+
+
+def test_fine_tuning_the_last_block_leaves_the_rest():
+    arch = Architecture(layers=2)
+    flat, V = _models(2, arch)
+    run = networks.train(arch, flat, V, replace(SMALL, scope="last"), seeds=range(2))
+    a, b = networks.scope_range(arch, "last")
+    moved = (run.parameters - flat).abs().amax(0) > 0
+    assert 0 < a < b < flat.shape[1]
+    assert not moved[:a].any()
+    assert not moved[b:].any()
+    assert moved[a:b].float().mean() > 0.5
+
+
+def test_the_rule_stops_each_model_by_itself():
+    arch = Architecture(layers=1)
+    flat, V = _models(3, arch)
+    training = replace(SMALL, steps=400, contexts=8, record_every=10, eps=0.05)
+    run = networks.train(arch, flat, V, training, seeds=range(3))
+    assert (run.stopped > 0).all()
+    assert len(set(run.stopped.tolist())) > 1
+    assert (run.losses["train"][-1] <= training.eps / K).all()
+    for m, step in enumerate(run.stopped.tolist()):
+        before = run.losses["train"][step // 10 - 1, m]
+        assert (before > training.eps / K).any()
+        assert torch.equal(run.losses["train"][step // 10, m], run.losses["train"][-1, m])
+
+
+def test_labels_have_the_moments_of_their_class():
+    for kind, off in (("linear", 0.0), ("network", 1 / math.pi)):
+        expected = torch.eye(K, dtype=torch.float64) * (1 - off) + off
+        drawn = networks.draw_labels(kind, 3, (40_000,), K).double()
+        torch.testing.assert_close(drawn.mT @ drawn / drawn.shape[0], expected, rtol=0, atol=0.05)
+        fixed = networks.evaluation_labels(kind, 16, K)
+        torch.testing.assert_close(fixed.mT @ fixed / fixed.shape[0], expected, rtol=0, atol=1e-12)
+        assert fixed.mean(0).abs().max() < 1e-12
+
+
+def test_losses_per_feature_add_up_to_the_loss():
+    for arch in (Architecture(layers=1), Architecture(layers=1, mask="full", length=6)):
+        flat, V = _models(2, arch)
+        labels = networks.evaluation_labels("linear", 8, K)
+        losses = networks.feature_losses(arch, flat, V, labels)
+        assert losses.shape == (2, K)
+        if arch.mask == "context":
+            whole = networks.loss_and_gradient(arch, flat, V, Prompts(labels.expand(2, -1, -1)))[0]
+            torch.testing.assert_close(losses.sum(1), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Architecture(layers=0), "layers must be an integer >= 1"),
+        (lambda: Architecture(norm="batch"), "norm must be one of"),
+        (lambda: Architecture(mlp="tanh"), "mlp must be one of"),
+        (lambda: Architecture(positions="yes"), "positions must be True or False"),
+        (lambda: Architecture(read_in="identity"), r"width must be d \+ 1 = 9"),
+        (lambda: Architecture(init_scale=0), "init_scale must be a number"),
+        (lambda: Training(steps=-1), "steps must be"),
+        (lambda: Training(learning_rate=float("nan")), "learning_rate must be"),
+        (lambda: Training(optimiser="lion"), "optimiser must be one of"),
+        (lambda: Training(labels="cubic"), "labels must be one of"),
+        (lambda: Training(eps=-0.1), "eps must be"),
+        (lambda: Training(beta2=1.0), "beta2 must be"),
+    ],
+)
+def test_bad_options_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_bad_combinations_are_refused_before_any_work():
+    arch = Architecture(layers=1)
+    flat, V = _models(2, arch)
+    with pytest.raises(ValueError, match="queries must be 'one'"):
+        networks.train(replace(arch, mask="full"), flat, V, SMALL, seeds=range(2))
+    causal = replace(arch, mask="causal", length=6)
+    with pytest.raises(ValueError, match="tokens must be 'all'"):
+        networks.train(causal, flat, V, replace(SMALL, queries="one"), seeds=range(2))
+    with pytest.raises(ValueError, match="length must be a multiple of K = 3"):
+        networks.train(replace(causal, length=7), flat, V, replace(SMALL, queries="one", tokens="all"), seeds=range(2))
+    with pytest.raises(ValueError, match="seeds must have one entry per model"):
+        networks.train(arch, flat, V, SMALL, seeds=range(3))
+    with pytest.raises(ValueError, match="features must have shape"):
+        networks.forward(arch, flat, V[:, :5], Prompts(torch.zeros(2, 1, K, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="parameters must have shape"):
+        networks.views(arch, flat[:, :-1])
+    with pytest.raises(ValueError, match="watch"):
+        networks.train(arch, flat, V, SMALL, seeds=range(2), watch={"far": Domain(V[:1])})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_equals_cpu():
+    arch = Architecture(layers=2)
+    flat, V = _models(3, arch)
+    here = networks.train(arch, flat, V, SMALL, seeds=range(3))
+    there = networks.train(arch, flat.cuda(), V.cuda(), SMALL, seeds=range(3))
+    torch.testing.assert_close(there.parameters.cpu(), here.parameters, rtol=0, atol=1e-8)

@@ -516,9 +516,10 @@ def _alike(case: tuple[str, float], fast: bool) -> Evidence:
     from scipy.stats import spearmanr
 
     pair, least = case
-    found = []
-    for depth in _depths(fast):
-        found.append(float(spearmanr(_tuned(depth, pair)[0].mean(0), _tuned(depth, "linear to linear")[0].mean(0))[0]))
+    found = [
+        float(spearmanr(_tuned(depth, pair)[0].mean(0), _tuned(depth, "linear to linear")[0].mean(0))[0])
+        for depth in _depths(fast)
+    ]
     return Evidence(
         min(found) >= least, "monte-carlo", len(SEEDS) * len(found), f"{len(GAMMAS)} correlations, {len(SEEDS)} models per depth",
         dtype="float32", seed=SEEDS[0], margin=min(found) - least, tolerance=least, tolerance_source="criterion",

@@ -1,4 +1,4 @@
-"""TinyTransformers beyond one layer: OOD error over rotations (Fig. 5), forgetting (Fig. 6 and 7), attention (Appendix A).
+"""TinyTransformers beyond one layer: OOD error over rotations (Fig. 5), forgetting (Fig. 6, 7), attention (Appendix A).
 
 Tables hold one row per model and point, so that every number and interval in the chapter is computed from them.
 """
@@ -239,7 +239,7 @@ def alignment(Q: Tensor, V: Tensor, *, seed: int = 0, draws: int = 400) -> Align
     seed, draws : int
         For the chance levels.
     """
-    M, d, K = V.shape
+    d, K = V.shape[-2:]
     values, vectors = torch.linalg.eigh((Q + Q.mT) / 2)
     leading = values.abs().argsort(1, descending=True)[:, : K - 1]
     vectors = vectors.gather(2, leading.unsqueeze(1).expand(-1, d, -1))
@@ -528,13 +528,13 @@ def theory_forgetting(
 ) -> np.ndarray:
     """The one-layer model's forgetting over ``gammas``, shape (G,), for any pair of function classes.
 
-    Exact by :func:`network_scale`: the network class only rescales losses, so it moves the thresholds.
+    Exact by :func:`network_scale`: the network class rescales losses, so it moves the thresholds and the step size.
     """
     source, target = PAIRS[_validate.choice("pair", pair, tuple(PAIRS))]
     scale = {"linear": 1.0, "network": _NETWORK_SCALE}
     start = ood.symmetric_scores(2, ood.alpha_star(2, eps / scale[source]))
     grid = torch.tensor([correlations(gamma, shift) for gamma in gammas], dtype=torch.float64)
-    tuned = fine_tuning.fine_tune_gamma(grid, eps, eta, start=start, threshold=eps / scale[target] / 2)
+    tuned = fine_tuning.fine_tune_gamma(grid, eps, eta * scale[target], start=start, threshold=eps / scale[target] / 2)
     return scale[source] * tuned.total_forgetting.numpy()
 
 
