@@ -210,8 +210,9 @@ def test_figures_are_drawn(against):
 
     figure = convergence_phases.figure_trajectory(convergence_phases.trajectory(1e3, 0.6), against)
     assert len(figure.axes) == 2
-    slopes = convergence_phases.figure_slopes((0.5,), ("T2", "T1"), most=30)
-    assert [axis.get_title() for axis in slopes.axes] == ["T2", "T1"]
+    measured = convergence_phases.sizes_table((0.5,), small=range(3, 8), large=(20, 21, 22, 23, 24))
+    slopes = convergence_phases.figure_slopes(measured, ("T2", "T1"))
+    assert [axis.get_title() for axis in slopes.axes] == ["$T_2$", "$T_1$"]
     table = convergence_phases.thresholds((0.8,), most=30)
     assert table.frame.set_index("window").log2_K["A(T2) >= 0.5 log K"] == math.inf
     assert convergence_phases.figure_thresholds(table).axes

@@ -205,6 +205,18 @@
       "aria-label": panel.title + ": " + panel.y_label + " over " + panel.x_label + " for " +
         panel.series.map(function (s) { return s.label; }).join(", "),
     }, box);
+    (panel.bands ? this.look(panel.bands) : []).forEach(function (band, i) {
+      var from = Math.max(left, x(band[0])), to = Math.min(W - right, x(band[1]));
+      if (!(to > from)) return;
+      make("rect", {
+        x: from, y: top, width: to - from, height: H - bottom - top, fill: i % 2 ? "#f6f6f6" : "#e4e8ee",
+      }, svg);
+      if (to - from > 14 && panel.band_labels[i]) {
+        make("text", {
+          x: (from + to) / 2, y: top - 2, class: "explorable-tick", "text-anchor": "middle",
+        }, svg, panel.band_labels[i]);
+      }
+    });
     y.ticks.forEach(function (t) {
       make("line", { x1: left, x2: W - right, y1: y(t), y2: y(t), stroke: "#ddd" }, svg);
       make("text", { x: left - 6, y: y(t) + 4, class: "explorable-tick", "text-anchor": "end" }, svg, written(t));

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 import torch
 
 from icl_core import _validate, dynamics, mean_field, population, prompts, results
+from icl_core.experiments import explorables
 from icl_core.features import generator
 from icl_core.results import Table
 from icl_core.theory import phases
@@ -25,7 +27,26 @@ SMALL = tuple(range(3, 21))
 LARGE = tuple(range(20, 301, 20))
 
 
-def trajectory(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log2_K: float | None = None) -> Table:
+def phase_ends(clock: Mapping[str, float]) -> list[float]:
+    """Ends of the four phases on the clock, in order: a boundary that comes after a later one ends with that one.
+
+    Parameters
+    ----------
+    clock : mapping
+        ``T1`` ... ``T4`` as in :class:`icl_core.theory.phases.Report`; nan where not reached.
+    """
+    ends = [clock[name] for name in ("T1", "T2", "T3", "T4")]
+    return [min(s for s in ends[i:] if s == s) for i in range(4)]
+
+
+def trajectory(
+    K: float | None = None,
+    p1: float = 0.5,
+    eps: float = 0.1,
+    *,
+    log2_K: float | None = None,
+    command: str | None = None,
+) -> Table:
     """Scores, attention and rates along the flow of an under-represented query, with the phase boundaries (Fig. 1).
 
     Parameters
@@ -34,6 +55,8 @@ def trajectory(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log
         Number of features, or its binary logarithm.
     p1, eps : float
         Probability of the dominant feature, target of the conditional loss.
+    command : str, optional
+        Shell command that makes the table again.
 
     Returns
     -------
@@ -48,8 +71,7 @@ def trajectory(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log
     clock = np.unique(np.concatenate([clock, [s for s in found.clock.values() if s == s]]))
     at = path.rates(clock)
     A, B1 = path.A(clock), path.B1(clock)
-    ends = [found.clock[name] for name in ("T1", "T2", "T3", "T4")]
-    later = [min([s for s in ends[i:] if s == s]) for i in range(4)]
+    later = phase_ends(found.clock)
     frame = pd.DataFrame({
         "s": clock,
         "log_time": path.log_time(clock),
@@ -71,7 +93,7 @@ def trajectory(K: float | None = None, p1: float = 0.5, eps: float = 0.1, *, log
         "attn_k": "attention on the query's feature", "attn_1": "on the dominant one", "attn_rest": "on all others",
         "log_alpha": "log rate of A", "log_minus_beta_1": "log rate of -B1", "loss": "L_k", "phase": "1-4, 5 after T4",
     }  # fmt: skip
-    return Table(frame, results.provenance(parameters, started=started), columns)
+    return Table(frame, results.provenance(parameters, started=started, command=command), columns)
 
 
 def _under(log2_K: float, p1: float, eps: float) -> dict[str, float]:
@@ -145,7 +167,12 @@ ALIKE: tuple[tuple[str, str, float, float, Callable[[float, float, float], float
 )  # fmt: skip
 
 
-def exponents(
+# Claim, power of K and of log K, by quantity.
+_PAPER: dict[str, tuple[str, float, float]] = {row[0]: (row[1], row[2], row[3]) for row in CLAIMED}
+_PAPER |= {row[0]: (row[1], row[2], row[3]) for row in ALIKE}
+
+
+def sizes_table(
     p1: Sequence[float] = (0.3, 0.5, 0.8),
     eps: float = 0.01,
     *,
@@ -153,8 +180,9 @@ def exponents(
     large: Sequence[float] = LARGE,
     store: str | None = None,
     executor: Executor | None = None,
+    command: str | None = None,
 ) -> Table:
-    """Measured powers of K and of log K for every order statement, over two ranges of K, with the drift of the slope.
+    """Every quantity of the exponent table at every size, as a logarithm: what :func:`fits` fits.
 
     Parameters
     ----------
@@ -166,6 +194,39 @@ def exponents(
         Binary logarithms of the sizes; at least 5 each.
     store, executor
         As in :func:`icl_core.results.sweep`.
+    command : str, optional
+        Shell command that makes the table again.
+
+    Returns
+    -------
+    Table
+        One row per quantity, p1, range of sizes and size; ``log_value`` is nan where a phase does not exist.
+    """
+    started = time.perf_counter()
+    p1 = _validate.reals("p1", p1, above=0.0, below=1.0)
+    eps = _validate.real("eps", eps, above=0.0, below=1.0)
+    for name, sizes in (("small", small), ("large", large)):
+        if len(sizes) < 5:
+            raise ValueError(f"{name} must hold at least 5 sizes, got {len(sizes)}")
+    ranges = (("small", small), ("large", large))
+    cases = [(p, label, float(x)) for p in p1 for label, sizes in ranges for x in sizes]
+    points = [{"log2_K": x, "p1": p, "eps": eps} for p, _, x in cases]
+    rows: list[dict[str, Any]] = []
+    for (p, label, x), found in zip(cases, results.sweep(_under, points, store=store, executor=executor), strict=True):
+        values = dict(found)
+        for name, _, _, _, value in ALIKE:
+            values[name] = value(2.0**x, p, eps)
+        rows += [{"quantity": name, "p1": p, "range": label, "log2_K": x, "log_value": values[name]} for name in _PAPER]
+    columns = {
+        "quantity": "what is measured", "range": "small or large sizes", "log2_K": "log2 of the number of features",
+        "log_value": "natural logarithm of the quantity",
+    }  # fmt: skip
+    parameters = {"p1": p1, "eps": eps, "small": list(small), "large": list(large)}
+    return Table(pd.DataFrame(rows), results.provenance(parameters, started=started, command=command), columns)
+
+
+def fits(measured: Table) -> Table:
+    """Powers of K and of log K from :func:`sizes_table`'s values, beside those of the paper, with the slope's drift.
 
     Returns
     -------
@@ -174,28 +235,37 @@ def exponents(
         ``last_slope``, and ``low``, ``high``: the local slope at the ends and its range over the upper half.
         ``constant`` is log(quantity) minus the claimed power of K at the largest size: bounded if no logarithm is real.
     """
-    started = time.perf_counter()
-    p1 = _validate.reals("p1", p1, above=0.0, below=1.0)
-    ranges = (("small", small), ("large", large))
-    points = [{"log2_K": float(x), "p1": p, "eps": eps} for p in p1 for _, sizes in ranges for x in sizes]
-    measured = iter(results.sweep(_under, points, store=store, executor=executor))
-    rows: list[dict[str, Any]] = []
-    for p in p1:
-        for label, sizes in ranges:
-            log_K = [x * math.log(2) for x in sizes]
-            kept = [next(measured) for _ in sizes]
-            for name, claim, power, log_power in CLAIMED:
-                rows.append(_row(name, claim, p, label, sizes, log_K, [v[name] for v in kept], power, log_power))
-            for name, claim, power, log_power, value in ALIKE:
-                values = [value(math.exp(x), p, eps) for x in log_K]
-                rows.append(_row(name, claim, p, label, sizes, log_K, values, power, log_power))
+    rows = []
+    for (p, label, name), part in measured.frame.groupby(["p1", "range", "quantity"], sort=False):
+        claim, power, log_power = _PAPER[str(name)]
+        sizes = part.log2_K.tolist()
+        log_K = [x * math.log(2) for x in sizes]
+        rows.append(_row(str(name), claim, p, str(label), sizes, log_K, part.log_value.tolist(), power, log_power))
     columns = {
         "power": "fitted power of K", "log_power": "fitted power of log K", "low": "least local slope, upper half",
         "high": "greatest local slope, upper half", "claimed_power": "power of K in the paper",
         "claimed_log": "power of log K in the paper", "constant": "log of quantity / K^claimed at the largest K",
     }  # fmt: skip
-    parameters = {"p1": p1, "eps": eps, "small": list(small), "large": list(large)}
-    return Table(pd.DataFrame(rows), results.provenance(parameters, started=started), columns)
+    return Table(pd.DataFrame(rows), measured.provenance, columns)
+
+
+def exponents(
+    p1: Sequence[float] = (0.3, 0.5, 0.8),
+    eps: float = 0.01,
+    *,
+    small: Sequence[float] = SMALL,
+    large: Sequence[float] = LARGE,
+    store: str | None = None,
+    executor: Executor | None = None,
+) -> Table:
+    """Measured powers of K and of log K for every order statement, over two ranges of K: :func:`fits` of the sizes.
+
+    Parameters
+    ----------
+    p1, eps, small, large, store, executor
+        As in :func:`sizes_table`.
+    """
+    return fits(sizes_table(p1, eps, small=small, large=large, store=store, executor=executor))
 
 
 def _row(
@@ -237,6 +307,7 @@ def thresholds(
     most: float = 600.0,
     store: str | None = None,
     executor: Executor | None = None,
+    command: str | None = None,
 ) -> Table:
     """Smallest K from which each window of Lemmas 4.3 and 4.4 holds, as a function of p1, beside its leading order.
 
@@ -248,6 +319,8 @@ def thresholds(
         Largest log2 K looked at.
     store, executor
         As in :func:`icl_core.results.sweep`.
+    command : str, optional
+        Shell command that makes the table again.
     """
     started = time.perf_counter()
     p1 = _validate.reals("p1", p1, above=0.0, below=1.0)
@@ -267,7 +340,177 @@ def thresholds(
         "log2_K": "log2 of the smallest K from which the window holds (measured)",
         "leading_order": "the same from the closed form", "proof": "where the paper's argument for it starts to work",
     }  # fmt: skip
-    return Table(pd.DataFrame(rows), results.provenance({"p1": p1, "most": most}, started=started), columns)
+    return Table(
+        pd.DataFrame(rows), results.provenance({"p1": p1, "most": most}, started=started, command=command), columns
+    )
+
+
+def drift(
+    p1: Sequence[float] = (0.1, 0.2, 0.3, 0.4142, 0.5, 0.6, 0.7, 0.8, 0.9),
+    sizes: Sequence[float] = (4, 6, 8, 11, 15, 20, 28, 40, 56, 80, 110, 150, 210, 300, 420, 600),
+    *,
+    store: str | None = None,
+    executor: Executor | None = None,
+    command: str | None = None,
+) -> Table:
+    """Scores at the end of phase II in units of log K, as K grows: how slowly they drift into their windows.
+
+    Parameters
+    ----------
+    p1 : sequence of float
+        Probabilities of the dominant feature; sizes below 1/p1 are left out.
+    sizes : sequence of float
+        Binary logarithms of K, at least log2 3.
+    store, executor
+        As in :func:`icl_core.results.sweep`.
+    command : str, optional
+        Shell command that makes the table again.
+
+    Returns
+    -------
+    Table
+        ``A`` and ``B1`` at ``A - B1 = 1.01 log K`` over log K, and the leading order of ``B1`` over log K.
+    """
+    started = time.perf_counter()
+    p1 = _validate.reals("p1", p1, above=0.0, below=1.0)
+    sizes = _validate.reals("sizes", sizes, least=math.log2(3))
+    points = [{"p1": p, "log2_K": x} for p in p1 for x in sizes if p * 2.0**x > 1]
+    rows = [
+        {**point, **found, "B1_leading": -0.5 - math.log2(phases.suppression(point["p1"])) / point["log2_K"]}
+        for point, found in zip(points, results.sweep(_drift, points, store=store, executor=executor), strict=True)
+    ]
+    columns = {
+        "A": "A(T2) / log K", "B1": "B1(T2) / log K", "B1_leading": "the same to leading order in K",
+        "log2_K": "log2 of the number of features",
+    }  # fmt: skip
+    about = results.provenance({"p1": p1, "sizes": sizes}, started=started, command=command)
+    return Table(pd.DataFrame(rows), about, columns)
+
+
+def _drift(p1: float, log2_K: float) -> dict[str, float]:
+    log_K = log2_K * math.log(2)
+    A = float(mean_field.flow(log_K, p1, A_end=1.02 * log_K + 1, rtol=1e-9).A(phases.GAP * log_K)) / log_K
+    return {"A": A, "B1": A - phases.GAP}
+
+
+def shares(cases: Sequence[tuple[float, float]], eps: float = 0.1) -> Table:
+    """Where the time up to T4 goes, and whether the stated windows hold at one size.
+
+    Parameters
+    ----------
+    cases : sequence of (K, p1)
+        Settings, K >= 3 and p1 >= 1/K.
+    eps : float
+        Target of the conditional loss.
+
+    Returns
+    -------
+    Table
+        Per setting the percentage of the time spent in each phase (0 for a phase that does not exist), the scores at
+        the end of phase II over log K, A(T1) (nan where phase I does not end first) and how many of the windows of
+        :func:`icl_core.theory.phases.windows` hold.
+    """
+    started = time.perf_counter()
+    rows = []
+    for K, p1 in cases:
+        found = phases.report(K, p1, eps)
+        at = {str(row["at"]): row for row in found.rows}
+        first = found.clock["T1"] <= found.clock["T2"]
+        rows.append({
+            "K": K, "p1": p1, **_percentages(found.flow, found.clock),
+            "A_T1": float(at["T1"]["A"]) if first else math.nan,
+            "A_T2": float(at["T2"]["A"]) / found.log_K, "B1_T2": float(at["T2"]["B1"]) / found.log_K,
+            "hold": sum(w.holds for w in found.windows), "windows": len(found.windows),
+        })  # fmt: skip
+    columns = {
+        "I": "% of the time to T4 in phase I", "II": "% in II", "III": "% in III", "IV": "% in IV",
+        "A_T1": "A(T1)", "A_T2": "A(T2) / log K", "B1_T2": "B1(T2) / log K",
+        "hold": "windows that hold", "windows": "windows looked at",
+    }  # fmt: skip
+    parameters = {"cases": [list(case) for case in cases], "eps": eps}
+    return Table(pd.DataFrame(rows), results.provenance(parameters, started=started), columns)
+
+
+def _percentages(path: mean_field.Flow, clock: Mapping[str, float]) -> dict[str, float]:
+    """Share of the time to T4 in each phase, in percent."""
+    edges = [0.0, *phase_ends(clock)]
+    total = float(path.log_time(edges[-1]))
+    return {
+        name: 100 * math.exp(path.log_elapsed(a, b) - total) if b > a else 0.0
+        for name, (a, b) in zip(("I", "II", "III", "IV"), itertools.pairwise(edges), strict=True)
+    }
+
+
+def collapse(sizes: Sequence[float] = (7, 10, 20, 60), p1: float = 0.5, points: int = 160) -> Table:
+    """B1 against A for several K, moved by ``log(K)/2 + log r``: for large K all lie on one curve.
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Binary logarithms of K.
+    p1 : float
+        Probability of the dominant feature.
+    points : int
+        Points per size.
+
+    Returns
+    -------
+    Table
+        ``moved`` is ``B1 + log(K)/2 + log r``; ``curve`` is its limit ``-log(1 - exp(-A))/2``.
+    """
+    started = time.perf_counter()
+    sizes = _validate.reals("sizes", sizes, least=math.log2(3))
+    parts = []
+    for x in sizes:
+        log_K = x * math.log(2)
+        path = mean_field.flow(log_K, p1, A_end=log_K, rtol=1e-9)
+        clock = np.linspace(0, path.end, points + 1)[1:]
+        A = path.A(clock)
+        moved = path.B1(clock) + log_K / 2 + math.log(phases.suppression(p1))
+        with np.errstate(divide="ignore"):
+            curve = -0.5 * np.log(-np.expm1(-A))
+        parts.append(pd.DataFrame({"log2_K": x, "A": A, "moved": moved, "curve": curve}))
+    columns = {
+        "log2_K": "log2 of the number of features", "A": "score of the query's feature",
+        "moved": "B1 + log(K)/2 + log r", "curve": "its limit for large K",
+    }  # fmt: skip
+    about = results.provenance({"sizes": sizes, "p1": p1}, started=started)
+    return Table(pd.concat(parts, ignore_index=True), about, columns)
+
+
+def balanced_times(sizes: Sequence[float] = tuple(range(2, 31)), eps: Sequence[float] = (0.1, 0.01, 0.001)) -> Table:
+    """Time until the balanced loss is eps: closed form, its leading order, and the paper's bound without a constant.
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Binary logarithms of K, at least 1.
+    eps : sequence of float
+        Targets of the total loss.
+
+    Returns
+    -------
+    Table
+        ``time``; ``leading`` = ``K^2 + K/(4 eps)``; ``bound`` = ``K^2 log K + K log(K eps^-1/2)/eps``.
+    """
+    started = time.perf_counter()
+    sizes = _validate.reals("sizes", sizes, least=1.0, most=1000.0)
+    eps = _validate.reals("eps", eps, above=0.0, below=1.0)
+    rows = [
+        {
+            "log2_K": x, "eps": e, "time": phases.balanced_loss_time(K, e), "leading": K * K + K / (4 * e),
+            "bound": K * K * math.log(K) + K * math.log(K / math.sqrt(e)) / e,
+        }
+        for x in sizes
+        for K in (2.0**x,)
+        for e in eps
+    ]  # fmt: skip
+    columns = {
+        "time": "exact time to loss eps", "leading": "K^2 + K/(4 eps)",
+        "bound": "K^2 log K + K log(K eps^-1/2)/eps", "log2_K": "log2 of the number of features",
+    }  # fmt: skip
+    about = results.provenance({"sizes": sizes, "eps": eps}, started=started)
+    return Table(pd.DataFrame(rows), about, columns)
 
 
 def finite_prompts(
@@ -278,6 +521,7 @@ def finite_prompts(
     samples: int = 100,
     repeats: int = 6,
     seed: int = 0,
+    command: str | None = None,
 ) -> Table:
     """Flow with prompts of ``length * K^3`` tokens beside the limit of long prompts.
 
@@ -296,6 +540,8 @@ def finite_prompts(
         Prompts per sample, number of samples (at least 2).
     seed : int
         Seed of the draws.
+    command : str, optional
+        Shell command that makes the table again.
 
     Returns
     -------
@@ -337,7 +583,8 @@ def finite_prompts(
         "log_ratio": "log of the time to A = A_end over that of long prompts", "B1_gap": "difference of B1 there",
         "log_ratio_error": "95 % half-width, 0 if enumerated", "B1_gap_error": "95 % half-width, 0 if enumerated",
     }  # fmt: skip
-    return Table(pd.DataFrame(rows), results.provenance(parameters, seed=seed, started=started), columns)
+    about = results.provenance(parameters, seed=seed, started=started, command=command)
+    return Table(pd.DataFrame(rows), about, columns)
 
 
 def unequal_shares(K: Sequence[int] = (8, 16, 32), ratio: float = 3.0, eps: float = 0.1) -> Table:
@@ -482,6 +729,21 @@ def figure_trajectory(table: Table, against: str = "clock") -> Figure:
     return figure
 
 
+def figure_drift(table: Table) -> Figure:
+    """Draw B1(T2) / log K against log2 K with the stated window, from :func:`drift`'s table."""
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots()
+    axis.axhspan(phases.DOMINANT_LOW, phases.DOMINANT_HIGH, color="0.5", alpha=0.25, lw=0)
+    for p, part in table.frame.groupby("p1"):
+        axis.plot(part.log2_K, part.B1, label=f"$p_1={p:g}$")
+    axis.set(xscale="log", xlabel=r"$\log_2 K$", ylabel=r"$B_1(T_2)\,/\,\log K$", ylim=(-0.8, -0.3))
+    axis.set_xticks([4, 8, 16, 32, 64, 128, 256, 512], ["4", "8", "16", "32", "64", "128", "256", "512"])
+    axis.minorticks_off()
+    axis.legend(fontsize=8, ncols=3, loc="lower right")
+    return figure
+
+
 def figure_thresholds(table: Table) -> Figure:
     """Draw the size each window needs against p1, measured and to leading order."""
     import matplotlib.pyplot as plt
@@ -505,21 +767,199 @@ def figure_thresholds(table: Table) -> Figure:
     return figure
 
 
-def figure_slopes(p1: Sequence[float], quantities: Sequence[str], eps: float = 0.01, most: int = 100) -> Figure:
-    """Draw the local slope d log y / d log K against log2 K, beside the claimed power."""
+def figure_slopes(measured: Table, quantities: Sequence[str]) -> Figure:
+    """Draw the local slope d log y / d log K against log2 K, beside the claimed power.
+
+    Parameters
+    ----------
+    measured : Table
+        From :func:`sizes_table`.
+    quantities : sequence of str
+        Names in its column ``quantity``.
+    """
     import matplotlib.pyplot as plt
 
-    sizes = np.concatenate([np.arange(3, 20, 1.0), np.linspace(20, most, 9)])
-    figure, axes = plt.subplots(1, len(quantities), figsize=(3.2 * len(quantities), 3.2), squeeze=False)
-    claims = {name: power for name, _, power, _ in CLAIMED}
-    for p in p1:
-        values = [_under(float(x), p, eps) for x in sizes]
-        for axis, name in zip(axes[0], quantities, strict=True):
-            y = np.array([v[name] for v in values])
+    for name in quantities:
+        _validate.choice("quantities", name, tuple(_PAPER))
+    high = (len(quantities) + 1) // 2
+    figure, axes = plt.subplots(high, 2, figsize=(7.0, 2.6 * high), sharex=True, squeeze=False)
+    for axis, name in zip(axes.flat, quantities, strict=False):
+        for p, part in measured.frame[measured.frame.quantity == name].groupby("p1"):
+            part = part.sort_values("log2_K").drop_duplicates("log2_K")
+            sizes, y = part.log2_K.to_numpy(), part.log_value.to_numpy()
             axis.plot((sizes[1:] + sizes[:-1]) / 2, np.diff(y) / np.diff(sizes) / math.log(2), label=f"$p_1 = {p:g}$")
-    for axis, name in zip(axes[0], quantities, strict=True):
-        axis.axhline(claims[name], color="black", lw=1, ls=":")
-        axis.set(title=name, xlabel=r"$\log_2 K$")
-    axes[0][0].set_ylabel("local power of $K$")
+        axis.axhline(_PAPER[name][1], color="black", lw=1, ls=":")
+        axis.set(title=written(name), xscale="log")
+        axis.set_xticks([4, 8, 16, 32, 64, 128, 256], ["4", "8", "16", "32", "64", "128", "256"])
+        axis.minorticks_off()
+    for axis in axes.flat[len(quantities) :]:
+        axis.remove()
+    for axis in axes[-1]:
+        axis.set_xlabel(r"$\log_2 K$")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("local power of $K$")
     axes[0][0].legend(fontsize=8)
     return figure
+
+
+_TEX = {
+    "T1": "$T_1$", "T2": "$T_2$", "T3": "$T_3$", "T3-T2": "$T_3-T_2$", "T4-T3": "$T_4-T_3$",
+    "time to L_k = eps": r"time to $L_k=\epsilon$", "A(T1)": "$A(T_1)$", "exp B1(T2)": "$e^{B_1(T_2)}$",
+    "Attn_1(T2)": r"$\mathrm{Attn}_1(T_2)$", "alpha(0)": r"$\alpha(0)$", "|beta_1|(0)": r"$|\beta_1|(0)$",
+    "|beta_n|(0)": r"$|\beta_n|(0)$", "|beta_1|(T1)": r"$|\beta_1|(T_1)$", "alpha(T2)": r"$\alpha(T_2)$",
+    "|beta_1|(T2)": r"$|\beta_1|(T_2)$", "|beta_n|(T2)": r"$|\beta_n|(T_2)$",
+    "max |beta_1| in III": r"largest $|\beta_1|$ in III", "max |beta_n| in III": r"largest $|\beta_n|$ in III",
+    "|beta_1|/alpha at T4": r"$|\beta_1|/\alpha$ at $T_4$", "balanced T1": "balanced $T_1$",
+    "balanced time to L = eps": r"balanced, to $L=\epsilon$",
+    "balanced time from 2 eps to eps": r"balanced, $L=2\epsilon$ to $\epsilon$",
+    "time to L_1 = eps": r"time to $L_1=\epsilon$",
+}  # fmt: skip
+
+
+def written(quantity: str) -> str:
+    """Name of a quantity of the exponent table as a formula."""
+    return _TEX[quantity]
+
+
+def explorable(
+    K: Sequence[int] = (6, 10, 30, 100, 1000, 10_000, 1_000_000),
+    p1: Sequence[float] = (0.2, 0.3, 0.4142, 0.5, 0.8, 0.9),
+    eps: Sequence[float] = (0.1, 0.01, 0.001),
+    points: int = 60,
+    command: str | None = None,
+) -> explorables.Explorable:
+    """Compute the tables behind the figure with controls for K, p1, eps and the axis.
+
+    Parameters
+    ----------
+    K : sequence of int
+        Numbers of features, at least 3.
+    p1 : sequence of float
+        Probabilities of the dominant feature, each above 1/K for every K.
+    eps : sequence of float
+        Targets of the conditional loss; they decide where phase IV ends.
+    points : int
+        Points per curve, twice: evenly in the score gap and evenly in the logarithm of time.
+    command : str, optional
+        Shell command that makes the figure again.
+
+    Returns
+    -------
+    Explorable
+
+    Raises
+    ------
+    ValueError
+        For settings out of range.
+    """
+    started = time.perf_counter()
+    sizes = [_validate.integer("K", k, least=3) for k in K]
+    p1 = _validate.reals("p1", p1, above=1 / min(sizes), below=1.0)
+    eps = _validate.reals("eps", eps, above=0.0, below=1.0)
+    points = _validate.integer("points", points, least=10)
+    curves = ("target", "dominant", "rest", "A", "B1", "Bn")
+    tables: dict[str, list[Any]] = {name: [] for name in (*curves, "time", "gap", "by_time", "by_gap", "A_T2", "B1_T2")}
+    tables |= {name: [] for name in ("I", "II", "III", "IV")}
+    for size in sizes:
+        for values in tables.values():
+            values.append([])
+        for p in p1:
+            found = _explored(size, p, eps, points)
+            for name, values in tables.items():
+                values[-1].append(found[name])
+    where = ("K", "p1")
+    lookups = {name: explorables.Lookup(where, tables[name]) for name in (*curves, "A_T2", "B1_T2")}
+    lookups |= {name: explorables.Lookup((*where, "eps"), tables[name]) for name in ("I", "II", "III", "IV")}
+    lookups["x"] = explorables.Lookup(("axis", *where), [tables["time"], tables["gap"]])
+    lookups["bands"] = explorables.Lookup(("axis", *where, "eps"), [tables["by_time"], tables["by_gap"]])
+    series = (
+        (("query's feature", "target"), ("dominant feature", "dominant"), ("all others together", "rest")),
+        (("A", "A"), ("B\u2081", "B1"), ("Bₙ", "Bn")),
+    )
+    panels = tuple(
+        explorables.Lines(
+            title, x="x", x_label="log\u2081\u2080 (η · steps), or gap A \u2212 B\u2081", y_label=label,
+            series=tuple(explorables.Series(*one) for one in lines),
+            bands="bands", band_labels=("I", "II", "III", "IV"),
+        )
+        for title, label, lines in (
+            ("Attention of an under-represented query", "attention", series[0]),
+            ("Its bilinear attention weights", "score", series[1]),
+        )
+    )  # fmt: skip
+    return explorables.Explorable(
+        name="four-phases",
+        title="Four phases of an under-represented query",
+        controls=(
+            explorables.Control("K", "Features K", tuple(sizes), tuple(f"{k:,}".replace(",", "\u2009") for k in sizes),
+                                start=len(sizes) // 2),
+            explorables.Control("p1", "Dominant share p\u2081", tuple(p1), start=len(p1) // 2),
+            explorables.Control("eps", "Target ε", tuple(eps), kind="choice"),
+            explorables.Control("axis", "Axis", ("time", "gap"), ("logarithm of time", "gap A \u2212 B\u2081"),
+                                kind="choice"),
+        ),
+        panels=panels,
+        tables=lookups,
+        sentence="K = {K}, p\u2081 = {p1}, ε = {eps}. Of the time up to T\u2084 the phases I, II, III and IV take {I}, "
+        "{II}, {III} and {IV} %. At the end of phase II, A = {A_T2} log K and B\u2081 = {B1_T2} log K; the lemma says "
+        "at least 0.5, and between \u22120.51 and \u22120.49.",
+        provenance=results.provenance(
+            {"K": sizes, "p1": p1, "eps": eps, "points": points}, started=started, command=command
+        ),
+    )  # fmt: skip
+
+
+def _explored(K: int, p1: float, eps: Sequence[float], points: int) -> dict[str, Any]:
+    """Everything :func:`explorable` shows for one K and p1."""
+    log_K = math.log(K)
+    path, clock = phases.run(log_K, p1, min(eps))
+    fine = np.geomspace(0.01, path.end, 2000)
+    time_10 = path.log_time(fine) / math.log(10)
+    evenly = np.interp(np.linspace(time_10[0], time_10[-1], points), time_10, fine)
+    s = np.unique(np.concatenate([evenly, np.linspace(0.01, path.end, points)]))
+    at = path.rates(s)
+
+    def short(values: Any) -> list[float]:
+        return [float(f"{x:.4g}") for x in np.asarray(values).ravel()]
+
+    found: dict[str, Any] = {
+        "target": short(np.exp(at.target)), "dominant": short(np.exp(at.dominant)), "rest": short(np.exp(at.rest)),
+        "A": short(path.A(s)), "B1": short(path.B1(s)), "Bn": short(path.Bn(s)),
+        # Six digits: at large K the last two phases are that short.
+        "time": [float(f"{x:.7g}") for x in path.log_time(s) / math.log(10)], "gap": short(s),
+        "A_T2": float(f"{float(path.A(phases.GAP * log_K)) / log_K:.3g}"),
+        "B1_T2": float(f"{float(path.B1(phases.GAP * log_K)) / log_K:.3g}"),
+        "by_time": [], "by_gap": [], "I": [], "II": [], "III": [], "IV": [],
+    }  # fmt: skip
+    for e in eps:
+        ends = clock | {"T4": path.when_A(phases.target_end(log_K, p1, e))}
+        edges = [float(s[0]), *phase_ends(ends)]
+        pairs = list(itertools.pairwise(edges))
+        found["by_gap"].append([short(pair) for pair in pairs])
+        logs = path.log_time(np.array(pairs)) / math.log(10)
+        found["by_time"].append([[float(f"{x:.7g}") for x in pair] for pair in logs])
+        for name, share in _percentages(path, ends).items():
+            found[name].append(float(f"{share:.2g}"))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compute and store what takes long: ``python -m icl_core.experiments.convergence_phases``."""
+    import argparse
+    from pathlib import Path
+
+    parser = argparse.ArgumentParser(prog="python -m icl_core.experiments.convergence_phases", description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=Path("book/results"))
+    given = parser.parse_args(arguments)
+    command = "python -m icl_core.experiments.convergence_phases"
+    for name, make in (
+        ("orders-sizes", sizes_table),
+        ("orders-drift", drift),
+        ("orders-finite", finite_prompts),
+        ("orders-thresholds", thresholds),
+    ):
+        print(results.write_table(given.out / name, make(command=command)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -84,6 +84,11 @@ class Lines:
         Logarithmic axes; what is not positive is left out.
     x_ticks : tuple of float
         Where to write numbers on the axis; by default at round ones.
+    bands : str, optional
+        A table with one list of pairs (from, to) per setting, shaded behind the curves; an empty pair, from = to, is
+        left out.
+    band_labels : tuple of str
+        What to write at the top of each band, where there is room.
     """
 
     title: str
@@ -95,6 +100,8 @@ class Lines:
     log_x: bool = False
     log_y: bool = False
     x_ticks: tuple[float, ...] = ()
+    bands: str | None = None
+    band_labels: tuple[str, ...] = ()
     kind: Literal["lines"] = "lines"
 
 
@@ -163,6 +170,8 @@ class Explorable:
             wanted += [series.table for series in panel.series]
             if panel.x not in lengths:
                 wanted.append(panel.x)
+            if panel.bands is not None:
+                wanted.append(panel.bands)
             if panel.marker is not None and panel.marker != panel.x:
                 raise ValueError(f"marker must be the control on the axis, {panel.x!r}, got {panel.marker!r}")
         missing = [name for name in wanted if name not in self.tables]
