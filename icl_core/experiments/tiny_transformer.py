@@ -542,7 +542,7 @@ def theory_track(gamma: float, eps: float, steps: int, *, shift: str = "one", et
     """The one-layer model's loss on the training domain over fine-tuning, shape (steps + 1,), without stopping."""
     tuned = fine_tuning.fine_tune_gamma(
         torch.tensor(correlations(gamma, shift), dtype=torch.float64), eps, eta, threshold=1e-12,
-        record=1, max_steps=steps, on_failure="return",
+        record=range(steps), max_steps=steps, on_failure="return",
     )  # fmt: skip
     return tuned.path_on_V()[1].sum(-1).numpy()
 
@@ -976,7 +976,7 @@ def figure_attention(tracks: results.Table) -> Any:
     from icl_core import plotting
 
     plotting.use_style()
-    figure, axes = plt.subplots(1, 2, figsize=(8.0, 3.3))
+    figure, axes = plt.subplots(1, 2, figsize=(8.0, 3.6))
     wide = {name: tracks.frame.pivot(index="seed", columns="theta", values=name) for name in ("alpha", "beta", "error")}
     theta = wide["alpha"].columns.to_numpy()
     theory = tracks.frame.groupby("theta")[["theory_alpha", "theory_beta", "theory_error"]].mean()
@@ -999,7 +999,8 @@ def figure_attention(tracks: results.Table) -> Any:
     for axis in axes:
         axis.set(xlabel=r"rotation angle $\theta$")
         axis.set_xticks([0, math.pi, 2 * math.pi], ["0", r"$\pi$", r"$2\pi$"])
-        axis.legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncol=2, fontsize=8)
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower right", ncol=2, fontsize=8)
     return figure
 
 
