@@ -44,8 +44,8 @@ def cache_folder() -> Path:
 
 
 @functools.lru_cache(maxsize=2)
-def _encoder(model: str) -> encoders.Encoder:
-    return encoders.load(model)
+def _encoder(model: str, device: str = "cpu") -> encoders.Encoder:
+    return encoders.load(model, device=device)
 
 
 @functools.lru_cache(maxsize=2)
@@ -67,6 +67,7 @@ def mrpc_point(
     angles: int = 0,
     rates: Sequence[float] = (1e-5, 1e-4),
     pairings: Sequence[str] = rotation.PAIRINGS,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Run number ``number`` of figure 3, for :func:`icl_core.results.sweep`; see :func:`icl_core.language.mrpc.run`.
 
@@ -82,6 +83,8 @@ def mrpc_point(
         Of training; 0 for the paper's 2.
     angles : int
         Angles in [0, pi] of the sweep, and half as many of the forgetting; 0 for the stored tables' grids.
+    device : str
+        A torch device.
     """
     began = time.process_time()
     train, dev = _mrpc(folder)
@@ -92,7 +95,7 @@ def mrpc_point(
         grids["thetas"] = tuple(np.linspace(0, math.pi, angles).tolist())
         grids["forget_thetas"] = tuple(np.linspace(math.pi, 0, max(2, angles // 2)).tolist())
     found = mrpc.run(
-        _encoder(model),
+        _encoder(model, device),
         train,
         dev,
         number,
@@ -139,7 +142,13 @@ TRADE_RATES = (2e-5, 6e-5, 2e-4)
 
 
 def natural_point(
-    number: int, model: str, folder: str, trade: Sequence[str] = ("telephone", "snli"), limit: int = 0, epochs: int = 0
+    number: int,
+    model: str,
+    folder: str,
+    trade: Sequence[str] = ("telephone", "snli"),
+    limit: int = 0,
+    epochs: int = 0,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Run number ``number`` of figure 4 with the trade-off of shift-aware fine-tuning, for a sweep.
 
@@ -155,10 +164,12 @@ def natural_point(
         Use about so many pairs of a domain, four times as many of SNLI; 0 for all.
     epochs : int
         Of training; 0 for the paper's 3.
+    device : str
+        A torch device.
     """
     began = time.process_time()
     domains = _natural(folder, limit)
-    encoder = _encoder(model)
+    encoder = _encoder(model, device)
     schedule = replace(training.TRAIN_NATURAL, epochs=epochs) if epochs else training.TRAIN_NATURAL
     classifier = natural_shift.train_source(encoder, domains["train"], number, schedule=schedule, cache=cache_folder())
     seen = natural_shift.observe(encoder, classifier, domains, cache=cache_folder())
@@ -246,7 +257,7 @@ def mrpc_tables(
     command : str, optional
         Shell command that makes the tables again.
     **reduced
-        ``limit``, ``epochs``, ``angles``, ``rates``, ``pairings`` of :func:`mrpc_point`.
+        ``limit``, ``epochs``, ``angles``, ``rates``, ``pairings``, ``device`` of :func:`mrpc_point`.
     """
     if not runs:
         raise ValueError("runs must hold at least one run number, got none")
@@ -258,6 +269,7 @@ def mrpc_tables(
     about = provenance(
         {"model": model, "zero_start": zero_start, **reduced},
         command=command,
+        device=reduced.get("device", "cpu"),
         started=None if store is not None else started,
         cpu_seconds=[round(result["cpu_seconds"], 1) for result in found],
         varies="split, head, order of the pairs, dropout and random dimensions, by run",
@@ -340,7 +352,8 @@ def natural_tables(
 ) -> dict[str, Table]:
     """Figure 4 with its controls and the trade-off, as tables ``error``, ``forgetting``, ``trade`` and ``runs``.
 
-    Parameters are those of :func:`mrpc_tables`; ``reduced`` takes ``limit`` and ``epochs`` of :func:`natural_point`.
+    Parameters are those of :func:`mrpc_tables`; ``reduced`` takes ``limit``, ``epochs`` and ``device`` of
+    :func:`natural_point`.
     """
     if not runs:
         raise ValueError("runs must hold at least one run number, got none")
@@ -350,6 +363,7 @@ def natural_tables(
     about = provenance(
         {"model": model, **reduced},
         command=command,
+        device=reduced.get("device", "cpu"),
         started=None if store is not None else started,
         cpu_seconds=[round(result["cpu_seconds"], 1) for result in found],
         varies="head, order of the pairs and dropout, by run; random groups",
@@ -826,6 +840,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--zero-start", type=int, default=ZERO_START_RUNS, help="further MRPC runs with a zero head")
     parser.add_argument("--limit", type=int, default=0, help="about so many pairs a domain, four times as many of SNLI")
     parser.add_argument("--store", default=None, help="file of finished runs, to resume from")
+    parser.add_argument("--device", default="cpu", help="a torch device")
     parser.add_argument("--threads", type=int, default=1, help="threads of a run")
     parser.add_argument("--out", default=".", help="folder for the tables")
     given = parser.parse_args(arguments)
@@ -833,15 +848,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(given.threads)
     runs = range(_validate.integer("runs", given.runs, least=1))
+    # Only what differs from the defaults is part of a point, so that stores stay valid as options are added.
+    fewer: dict[str, Any] = {"limit": given.limit} if given.limit else {}
+    if given.device != "cpu":
+        fewer["device"] = given.device
     command = f"python -m icl_core.experiments.bert {given.figure} --model {given.model} --runs {given.runs}"
-    command += f" --threads {given.threads}"
+    command += "".join(f" --{name} {value}" for name, value in fewer.items()) + f" --threads {given.threads}"
     store = Path(given.store) if given.store else cache_folder() / f"{given.figure}-runs.jsonl"
     if given.figure == "mrpc":
         command += f" --zero-start {given.zero_start}"
-        tables = mrpc_tables(runs, given.model, given.data, zero_start=given.zero_start, store=store, command=command)
+        tables = mrpc_tables(
+            runs, given.model, given.data, zero_start=given.zero_start, store=store, command=command, **fewer
+        )
     else:
-        fewer = {"limit": given.limit} if given.limit else {}
-        command += f" --limit {given.limit}" if given.limit else ""
         tables = natural_tables(runs, given.model, given.data, store=store, command=command, **fewer)
     for name, table in tables.items():
         print(write_table(Path(given.out) / f"bert-{given.figure}-{name}", table))

@@ -50,6 +50,10 @@ class Ragged:
         where = starts[:, None] + torch.minimum(steps, lengths[:, None] - 1)
         return self.flat[where.to(self.flat.device)], mask.to(self.flat.device)
 
+    def to(self, device: torch.device) -> Ragged:
+        """The same with ``flat`` on ``device``; lengths stay on the CPU."""
+        return Ragged(self.flat.to(device), self.lengths)
+
     def take(self, index: Tensor | Sequence[int]) -> Ragged:
         """The rows at ``index``."""
         rows = self.flat.split(self.lengths.tolist())
@@ -118,7 +122,7 @@ def hidden_states(
         path = Path(cache) / f"hidden-{_key(encoder, ids, kinds, layer)}.bin"
         found = read_states(path)
         if found is not None:
-            return found
+            return found.to(next(encoder.model.parameters()).device)
     states = _run(encoder, ids, kinds, layer, batch)
     if path is not None:
         write_states(path, states)

@@ -106,7 +106,7 @@ def pretrained_embeddings(
         out[index.to(device)] = torch.stack([kept.sum(1) / mask.sum(1, keepdim=True), hidden[:, 0]], 1)
     if path is not None:
         write_states(path, Ragged(out, torch.ones(len(pairs), dtype=torch.int64)))
-    return dict(zip(EMBEDDINGS[:2], out.clone().unbind(1), strict=True))
+    return dict(zip(EMBEDDINGS[:2], out.clone().cpu().unbind(1), strict=True))
 
 
 def likeness(embeddings: Tensor, centre: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def observe(
     for name, pairs in domains.items():
         states[name] = training.before_last(classifier, hidden_states(encoder, pairs, 0))
         cls[name] = training.cls_states(classifier, states[name])
-        vectors[name] = pretrained_embeddings(encoder, pairs, cache=cache) | {"source-cls": cls[name]}
+        vectors[name] = pretrained_embeddings(encoder, pairs, cache=cache) | {"source-cls": cls[name].cpu()}
     found = {}
     for name, pairs in domains.items():
         labels = torch.tensor(pairs.labels)

@@ -101,13 +101,16 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     step = 0
     run = classifier if forward is None else forward
-    with torch.random.fork_rng(devices=[]):
+    cuda = [p.device for p in chosen if p.device.type == "cuda"][:1]
+    with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(dropout_seed)
         saved = None if path is None else _load(path)
         if saved is not None:
             classifier.load_state_dict(saved["model"])
             optimiser.load_state_dict(saved["optimiser"])
             torch.set_rng_state(saved["rng"])
+            for device in cuda:
+                torch.cuda.set_rng_state(saved["cuda_rng"].cpu(), device)
             step = saved["step"]
         classifier.train()
         begin = step
@@ -124,9 +127,9 @@ def train(
             optimiser.step()
             step += 1
             if path is not None and step % every == 0 and step < len(order):
-                _save(path, classifier, optimiser, step)
+                _save(path, classifier, optimiser, step, cuda)
         if path is not None and step > begin:
-            _save(path, classifier, optimiser, step)
+            _save(path, classifier, optimiser, step, cuda)
     for parameter in classifier.parameters():
         parameter.requires_grad_(False)
     return classifier.eval()
@@ -139,7 +142,9 @@ def _order(count: int, schedule: Schedule, seed: int) -> list[Tensor]:
     ]
 
 
-def _save(path: Path, classifier: Classifier, optimiser: torch.optim.Optimizer, step: int) -> None:
+def _save(
+    path: Path, classifier: Classifier, optimiser: torch.optim.Optimizer, step: int, cuda: list[torch.device]
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     torch.save(
@@ -147,6 +152,7 @@ def _save(path: Path, classifier: Classifier, optimiser: torch.optim.Optimizer, 
             "model": classifier.state_dict(),
             "optimiser": optimiser.state_dict(),
             "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(cuda[0]) if cuda else None,
             "step": step,
         },
         partial,
@@ -158,7 +164,7 @@ def _load(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=True)
+        found: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     except (RuntimeError, EOFError, OSError, ValueError):
         return None
     return found if {"model", "optimiser", "rng", "step"} <= found.keys() else None
