@@ -35,7 +35,7 @@ def _from(name: str, judge: Callable[[Table], Evidence]) -> Evidence:
 
 
 def _none(table: Table) -> Evidence:
-    return Evidence(None, "trend", 0, _region(table), detail="no such runs among the stored ones")
+    return Evidence(None, "trend", 0, _region(table), detail="fewer than two such runs among the stored ones")
 
 
 def _region(table: Table, extra: str = "") -> str:
@@ -63,7 +63,7 @@ def _difference(curve: pd.DataFrame, first: float, second: float) -> tuple[float
 def _monotone(subject: Mapping[str, Any], fast: bool) -> Evidence:
     def judge(table: Table) -> Evidence:
         curve = _curve(table, **subject)
-        if curve.empty:
+        if curve.shape[1] < 2:
             return _none(table)
         curve = curve[curve.index <= math.pi + 1e-6]
         mean = curve.mean(axis=1).to_numpy()
@@ -86,7 +86,7 @@ def _monotone(subject: Mapping[str, Any], fast: bool) -> Evidence:
 def _double_peak(subject: Mapping[str, Any], fast: bool) -> Evidence:
     def judge(table: Table) -> Evidence:
         curve = _curve(table, **subject)
-        if curve.empty:
+        if curve.shape[1] < 2:
             return _none(table)
         mean = curve.mean(axis=1)
         half = mean[mean.index <= math.pi + 1e-6]
