@@ -597,7 +597,7 @@ $\mathbb P(\sum_i|X_i-\mathbb EX_i|>N\varepsilon)\le3e^{-N\varepsilon^2/25}$."""
     ),
     hypotheses=("$K/N\\le\\varepsilon^2/20$", "$\\varepsilon\\in(0,1)$"),
     reconstruction="Relation signs restored; the bound is Devroye's of 1983.",
-    same_as=("ood.lem-I.1",),
+    same_as=("ood.lem-I.1.result",),
     chapter="balanced",
     note="A known theorem, checked by enumeration where that is possible; it is far from tight in that range.",
 )

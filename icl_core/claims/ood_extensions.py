@@ -547,7 +547,7 @@ def _claim(claim_id: str, label: str, kind: Any, title: str, statement: str, **r
 def _still(lemma: str, title: str, statement: str, check: Check, **rest: Any) -> Claim:
     return _claim(
         f"ood.app-I.lemmas.{lemma.replace('.', '')}", "Appendix I, list of lemmas", "text", f"Lemma {lemma}: {title}",
-        statement, hypotheses=(DRAWN,), checks=(check,), uses=(f"ood.lem-{lemma}",), **rest,
+        statement, hypotheses=(DRAWN,), checks=(check,), uses=rest.pop("uses", (f"ood.lem-{lemma}",)), **rest,
     )  # fmt: skip
 
 
@@ -559,7 +559,8 @@ CLAIMS: tuple[Claim, ...] = (
                "sign": _token_gradient(True, -1), "one attention replaced by 1/N": _token_gradient(False, 1)}),
            note="Read with attention per token; the lemma prints feature attention, see its own record."),
     _still("D.3", "projected gradients", r"$\delta_\alpha$ and $\delta_\beta$ are the expectations of Lemma D.3, now over the counts too.",
-           Check("exact differentiation", _descents, _lemma_d3(1), mutants={"own term dropped": _lemma_d3(0), "counts left out": _lemma_d3(1, False)})),
+           Check("exact differentiation", _descents, _lemma_d3(1), mutants={"own term dropped": _lemma_d3(0), "counts left out": _lemma_d3(1, False)}),
+           uses=("ood.lem-D.3.alpha", "ood.lem-D.3.beta")),
     _still("D.4", "updates cancel", r"$\delta_{u,\alpha} = -\sum_{u'\ne u}\delta_{u',u,\beta}$.",
            Check("exact differentiation", _cancels, Fraction(1), mutants={"half": Fraction(1, 2), "sign": Fraction(-1)})),
     _still("D.5", "updates cancel in training", r"$v^\top\nabla L\,v = -\sum_{v'\ne v} v'^\top\nabla L\,v$.",
@@ -610,7 +611,7 @@ CLAIMS: tuple[Claim, ...] = (
             Check("exponents", _time_order, (1.2, 3.5), mutants={"square root of 1/eps": (0.5, 3.5), "linear in K": (1.2, 1.0)}),
             Check("T_1 read as the end of training", _stops_elsewhere, 0.01, "reading"),
         ),
-        uses=("ood.lem-E.1.time", "ood.lem-I.1.result", "ood.eq-16"),
+        uses=("ood.lem-E.1.time.order", "ood.lem-I.1.result", "ood.eq-16"),
         note=r"$\alpha$ passes every level, so such a time exists for every $N$ (exactly in the flow, within a step otherwise). It is not the time at"
         r" which the rule $L\le\epsilon/K$ stops training: that comes at another $\alpha$, equal to $\alpha^*$ only as $N\to\infty$.",
     ),
@@ -661,7 +662,7 @@ CLAIMS: tuple[Claim, ...] = (
         why=r"$1/K^3$ is its size at uniform attention; when attention on the right feature is of order 1 it is of order $1/K^2$, and"
         r" near convergence of order $\epsilon/K^2$.",
         strongest_true=r"$-\delta_{u_n,u_k,\beta}^{(t)} = O(1/K^2)$, and this order is attained while $\mathrm{Attn}_{u_k}$ passes 1/3.",
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.beta",),
     ),
     _claim(
         "ood.app-I.ft.2.sign", "Appendix I, fine-tuning, item 2", "text", "beta-type weights still fall",

@@ -129,7 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_SETTING,),
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.alpha",),
         chapter=_CHAPTER,
         note="At t = 0 the update is 0. By Lemma D.3 delta_alpha = 2 Attn L, positive for every U and step size.",
     ),
@@ -219,7 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         _F4,
-        uses=("ood.lem-D.3", "ood.lem-D.8", "ood.lem-F.3.order", "ood.eq-16"),
+        uses=("ood.lem-D.3.alpha", "ood.lem-D.8", "ood.lem-F.3.order", "ood.eq-16"),
         chapter=_CHAPTER,
         note="Checked: t_m <= 1 + K B (1 + (K-1) Y)/(2 eta eps), with B the upper bound on Delta and Y the largest "
         "exp(beta) of the query at T_1, at most (K/sqrt eps)^(1/K). Step sizes to far beyond the limit of Theorem F.4 "
@@ -338,7 +338,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         _F4,
-        uses=("ood.lem-D.3", "ood.lem-D.8"),
+        uses=("ood.lem-D.3.alpha", "ood.lem-D.8"),
         chapter=_CHAPTER,
         note="Printed with an indicator outside the expectation; read as 1. delta_alpha = 2 Attn L leaves a factor 2 "
         "before t_m, which also covers the loss at t_m within the step-size limit; far beyond the limit the last step "
@@ -352,7 +352,7 @@ CLAIMS: tuple[Claim, ...] = (
         "$\\mathbf{Attn}_u^{(t)}$ on the query's own feature never falls during fine-tuning.",
         (Check("change of Attn per recorded stretch", ft.monotone, 1, mutants={"falls": -1}),),
         _F4,
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.alpha", "ood.lem-D.3.beta",),
         chapter=_CHAPTER,
         note="Holds without the condition of Lemma F.2: along the flow d log Attn_k = delta_alpha + sum Attn_n "
         "lambda_n, and the sum is nonnegative by Cauchy-Schwarz.",
@@ -438,7 +438,7 @@ CLAIMS: tuple[Claim, ...] = (
         "$|\\gamma_\\beta|\\le\\gamma_{\\max}-\\gamma_{\\min}$: a difference of correlations, not a correlation.",
         why="The bounds of Theorem F.4 hold gamma_M - gamma_N, which vanishes for equal correlations; the printed "
         "range [gamma_min, gamma_max] then excludes it. With U = V nothing moves, while the printed scale grows.",
-        uses=("ood.thm-F.4.beta", "ood.eq-16"),
+        uses=("ood.thm-F.4.beta.lower", "ood.thm-F.4.beta.upper", "ood.eq-16"),
         chapter=_CHAPTER,
         note=_DELTA_NOTE,
     ),
@@ -717,7 +717,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis="Assumption 5.4, which the proof uses and Appendix J says the lemma relies on.",
         why="Without Assumption 5.4 the query's beta with one feature can exceed its alpha at T_1 although eps meets "
         "the condition; then some other beta rises.",
-        uses=("ood.thm-F.4.init", "ood.lem-D.3", "ood.eq-16"),
+        uses=("ood.thm-F.4.init", "ood.lem-D.3.alpha", "ood.lem-D.3.beta", "ood.eq-16"),
         chapter=_CHAPTER,
         note="'t >= T_1' is read as all times after the first step (at T_1 itself both updates are 0). Under "
         "Assumption 5.4 no limit on the step size is needed: the states with max y - min y < x and max y <= 2x, where "
@@ -789,7 +789,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         ("K = 2",),
-        uses=("ood.lem-F.1", "ood.lem-D.3"),
+        uses=("ood.lem-F.1", "ood.lem-D.3.alpha", "ood.lem-D.3.beta"),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -810,7 +810,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.beta",),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -978,7 +978,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_SETTING, "step size as stated"),
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.beta",),
         chapter=_CHAPTER,
         note="Checked with the limit of each query by itself. Needs neither Assumption 5.4 nor the condition of "
         "Lemma F.2: the gap shrinks per step by at most the "
@@ -1037,7 +1037,7 @@ CLAIMS: tuple[Claim, ...] = (
         corrected="The product of two negative factors is positive: $>0$, which is what the lemma states ($\\ge$).",
         why="Both factors are negative: D - a_n - a_n' by Lemma F.2's argument, a_n - a_n' by the order of the betas. "
         "The display contradicts the lemma that it is to prove.",
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.beta",),
         chapter=_CHAPTER,
     ),
     Claim(
@@ -1060,7 +1060,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_SETTING,),
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.beta",),
         chapter=_CHAPTER,
         note="True, the second since C >= 1 (alpha >= 0), not 'by definition of the attention score'. But it bounds "
         "delta_n' - delta_n from above, where the induction needs a bound from below: see the next record.",
@@ -1083,7 +1083,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (_SETTING,),
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.beta",),
         chapter=_CHAPTER,
         note="True, but not by eq. 24 (which has the other direction): it follows from |D - a_n - a_n'| <= 2 <= K, C "
         ">= 1. The steps after it (mean value, betas below those at T_1, eta at most exp(-beta)) use that betas fall.",

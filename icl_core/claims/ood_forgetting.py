@@ -960,7 +960,7 @@ CLAIMS: tuple[Claim, ...] = (
         why="The last factor of the printed $d_1$ has $\\gamma_1^2-\\gamma_1\\gamma_2$; for $\\gamma_2$ near $\\gamma_1$ the interval is then empty.",
         corrected=r"$d_1 = 1+\tfrac12(\gamma_1^2+\gamma_1\gamma_2)\big(1-\tfrac{\gamma_1^2+\gamma_1\gamma_2}{2}\big)$; the interval is then right and"
         r" $c_1 > d_1 > 1$.",
-        uses=("ood.thm-H.5.constants.c1", "ood.thm-H.5.constants.d1", "ood.thm-H.5.delta.order", "ood.thm-5.6.result", "ood.thm-H.5.constants"),
+        uses=("ood.thm-H.5.constants.c1", "ood.thm-H.5.constants.d1", "ood.thm-H.5.delta.order", "ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss"),
     ),
     _claim(
         "ood.thm-H.1.v2", "Theorem H.1 / H.5", "theorem", "Value of the second feature's loss",
@@ -978,7 +978,7 @@ CLAIMS: tuple[Claim, ...] = (
         why="Gradient descent stops at the first step at or below the threshold, in both phases.",
         added_hypothesis="Both phases end exactly at the threshold (the proof says that it ignores the last step). With discrete steps"
         r" the score gaps on $V$ differ from this by at most $6\eta\epsilon$ in the runs made.",
-        uses=("ood.thm-H.5.constants.c2", "ood.thm-5.6.result", "ood.thm-H.1"),
+        uses=("ood.thm-H.5.constants.c2", "ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss"),
     ),
     _claim(
         "ood.thm-H.5.constants.c1", "Theorem H.5", "equation", "Constant c1",
@@ -989,7 +989,7 @@ CLAIMS: tuple[Claim, ...] = (
             "sign of gamma1 gamma2": _altered(c1=lambda a, b: theory.constants(a, -b).c1),
             "gamma1 in the last factor": _altered(c1=lambda a, b: theory.constants(a, b).d1),
         }),),
-        uses=("ood.thm-H.5.delta.second", "ood.thm-H.5.constants"),
+        uses=("ood.thm-H.5.delta.second", "ood.thm-5.6.result.scores"),
     ),
     _claim(
         "ood.thm-H.5.constants.d1", "Theorem H.5", "equation", "Constant d1",
@@ -1006,7 +1006,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"A sign: the score gap of $u_1$ starts at $(\gamma_1^2+\gamma_1\gamma_2)\alpha^*$.",
         corrected=r"$d_1 = 1+\tfrac12(\gamma_1^2+\gamma_1\gamma_2)\big(1-\tfrac{\gamma_1^2+\gamma_1\gamma_2}{2}\big)$.",
-        uses=("ood.thm-H.5.delta.first", "ood.thm-H.5.constants"),
+        uses=("ood.thm-H.5.delta.first", "ood.thm-5.6.result.scores"),
     ),
     _claim(
         "ood.thm-H.5.constants.c2", "Theorem H.5", "equation", "Constant c2",
@@ -1016,7 +1016,7 @@ CLAIMS: tuple[Claim, ...] = (
             "sign of gamma1 gamma2": _altered(c2=lambda a, b: theory.constants(a, -b).c2),
             "gamma1 for gamma2": _altered(c2=lambda a, b: theory.constants(b, a).c2),
         }),),
-        uses=("ood.thm-H.5.delta.second", "ood.thm-H.5.constants"),
+        uses=("ood.thm-H.5.delta.second", "ood.thm-5.6.result.scores"),
     ),
     _claim(
         "ood.thm-H.5.delta.first", "proof of Theorem H.5", "equation", "Delta_1 at t_1",
@@ -1032,7 +1032,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"$\alpha_{u_1}-\beta_{u_2,u_1}$ starts at $(\gamma_1^2+\gamma_1\gamma_2)\alpha^*$: the sign of $\gamma_1\gamma_2$ is wrong.",
         corrected=r"$\Delta_{1,\alpha}^{(t_1)} = \tfrac12\big(1-\tfrac{\gamma_1^2+\gamma_1\gamma_2}{2}\big)\log g_\epsilon$.",
-        uses=("ood.thm-F.4.init", "ood.lem-5.3.result", "ood.thm-H.5.delta"),
+        uses=("ood.thm-F.4.init", "ood.lem-5.3.result"),
     ),
     _claim(
         "ood.thm-H.5.delta.second", "proof of Theorem H.5", "equation", "Delta_2 at t_2",
@@ -1048,7 +1048,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"The feature is $u_2$: its square is $\gamma_2^2$.",
         corrected=r"$\Delta_{2,\alpha}^{(t_2)} = \tfrac12\big(1-\tfrac{\gamma_2^2+\gamma_1\gamma_2}{2}\big)\log g_\epsilon$.",
-        uses=("ood.thm-F.4.init", "ood.lem-5.3.result", "ood.thm-H.5.delta"),
+        uses=("ood.thm-F.4.init", "ood.lem-5.3.result"),
         note="The sentence before it says that $L_{u_1}$ converges at $T_1+t_2$; $L_{u_2}$ is meant.",
     ),
     _claim(
@@ -1080,7 +1080,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis="Fine-tuning takes at least one step.",
         note=r"The first half is empty: $\gamma_1^2+\gamma_1\gamma_2 > 0$ and $\gamma_2^2+\gamma_1\gamma_2 < 2$ give $c_1 > 1$ always. Both"
         r" $d_1$, printed and corrected, exceed 1 always, so the second half says that the feature with the larger $|\gamma|$ never forgets.",
-        uses=("ood.thm-H.1.v1", "ood.thm-H.5.constants"),
+        uses=("ood.thm-H.1.v1", "ood.thm-H.5.constants.c1", "ood.thm-H.5.constants.d1"),
     ),
     _claim(
         "ood.cor-H.2.2", "Corollary H.2 (2)", "corollary", "Sign of the second feature's forgetting",
@@ -1093,7 +1093,7 @@ CLAIMS: tuple[Claim, ...] = (
         }),),
         note=r"For $\gamma_2 = 0$ nothing changes on $v_2$. The condition is $\gamma_1\gamma_2 < 0$ in disguise, since $|\gamma_1| > |\gamma_2|$."
         r" Where the bracket is negative $L_{u_2}$ starts above its value at uniform attention, so fine-tuning takes a step.",
-        uses=("ood.thm-5.6.result", "ood.lem-5.3.result"),
+        uses=("ood.thm-5.6.result.scores", "ood.lem-5.3.result"),
     ),
     _claim(
         "ood.cor-H.2.3", "Corollary H.2 (3)", "corollary", "A region where total forgetting is said to be negative",
@@ -1110,7 +1110,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"$F<0$ means $(1+g^{c_2})^{-2} < 2\epsilon - 2L_{v_1}$: a *large* $c_2$ makes it true. The solution also has a $-1$ that is missing.",
         corrected=r"If $c_2 > \log_{g_\epsilon}\big((2\epsilon-(1+g_\epsilon^{d_1})^{-2})^{-1/2}-1\big)$ then $F<0$, with the corrected $d_1$.",
-        uses=("ood.thm-H.1.v1", "ood.thm-H.1.v2", "ood.thm-H.5.constants", "ood.thm-H.1"),
+        uses=("ood.thm-H.1.v1", "ood.thm-H.1.v2", "ood.thm-H.5.constants.c2"),
         note=r"The root is real: $c_1, d_1 > 1$ gives $(1+g^{c})^{-2} < \epsilon$.",
     ),
     _claim(
@@ -1128,7 +1128,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why="The conclusions of (3) and (4) are exchanged, and the $-1$ is missing.",
         corrected=r"If $c_2 < \log_{g_\epsilon}\big((2\epsilon-(1+g_\epsilon^{c_1})^{-2})^{-1/2}-1\big)$ then $F>0$.",
-        uses=("ood.thm-H.1.v1", "ood.thm-H.1.v2", "ood.thm-H.5.constants", "ood.thm-H.1", "ood.cor-H.2.3"),
+        uses=("ood.thm-H.1.v1", "ood.thm-H.1.v2", "ood.thm-H.5.constants.c2", "ood.cor-H.2.3"),
     ),
     _claim(
         "ood.cor-H.2.region.negative", "text after Corollary H.2", "remark", "Negative total forgetting occurs",
@@ -1193,7 +1193,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("gradient descent", _rises_on_v, lambda a, b: -float(np.sign(a * b)), mutants={
             "same sign": lambda a, b: float(np.sign(a * b)), "always": lambda a, b: 1.0,
         }),),
-        uses=("ood.thm-5.6.result", "ood.lem-F.2.result"),
+        uses=("ood.thm-5.6.result.scores", "ood.lem-F.2.result"),
     ),
     _claim(
         "ood.sec-H.text.rate", "Appendix H, text", "text", "Confidence can grow more slowly than interference",
@@ -1203,7 +1203,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("gradient descent", _slower, lambda own, other: abs(own) < abs(other), mutants={
             "larger": lambda own, other: abs(own) > abs(other), "never": lambda own, other: False,
         }),),
-        uses=("ood.thm-5.6.result",),
+        uses=("ood.thm-5.6.result.scores",),
     ),
     _claim(
         "ood.lem-H.4.result", "Lemma H.4", "lemma", "The first feature stays ahead",
@@ -1222,7 +1222,7 @@ CLAIMS: tuple[Claim, ...] = (
         corrected=r"$\eta_t \le \exp(-\alpha_{\max})$, which is what the last line of the proof uses; $\eta_t \le 6.4$ is enough, since then"
         r" $z + 2\eta a(1-a)^2$ increases with the score gap $z$.",
         note=r"If $\alpha_{\max}$ is read as a number that the $\alpha$-type scores of the very run do not exceed, the printed condition is enough.",
-        uses=("ood.thm-F.4.init", "ood.lem-D.3"),
+        uses=("ood.thm-F.4.init", "ood.lem-D.3.alpha"),
     ),
     _claim(
         "ood.lem-H.4.proof.rewrite", "proof of Lemma H.4", "step", "Loss for two features",
@@ -1251,7 +1251,7 @@ CLAIMS: tuple[Claim, ...] = (
         r"For $a_1 > a_2$: $\delta_{u_1,\alpha}-\delta_{u_2,\alpha} > a_2\big(a_2^2+(1-a_1)^2-a_1^2-(1-a_2)^2\big)$.",
         hypotheses=(r"$K=2$, so $\delta_{u_m,\alpha} = a_m(1-a_m)^2$", r"$0<a_2<a_1<1$"),
         checks=(Check("symbolic", _first_step, 2.0, mutants={"coefficient 1": 1.0, "sign": -2.0}),),
-        uses=("ood.lem-D.3",),
+        uses=("ood.lem-D.3.alpha",),
     ),
     _claim(
         "ood.lem-H.4.proof.eq-30.second", "eq. 30, second line", "step", "Collecting terms",
@@ -1318,7 +1318,7 @@ CLAIMS: tuple[Claim, ...] = (
         why=r"The rise of $\alpha_{v_k}$ is set against $K-1$ rises that share it: $\Delta_{k,\alpha} = \sum_n \Lambda_{n,k,\beta}$.",
         corrected=r"If $-\gamma_k\gamma_{m_0} > (K-1)\gamma_k^2$, then $L_{v_k}$ increases. For equal other correlations this is also necessary; for"
         r" $K = 2$ it is the printed condition.",
-        uses=("ood.thm-5.6.result", "ood.lem-5.3.result", "ood.lem-F.3.order"),
+        uses=("ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss", "ood.lem-5.3.result", "ood.lem-F.3.order"),
     ),
     _claim(
         "ood.thm-H.3.2", "Theorem H.3 / H.6 (2)", "theorem", "When a training loss falls all the way",
@@ -1328,7 +1328,7 @@ CLAIMS: tuple[Claim, ...] = (
             "largest product": lambda g, k: -max(g[k] * x for n, x in enumerate(g) if n != k) < g[k] ** 2,
             "twice the square": lambda g, k: -min(g[k] * x for n, x in enumerate(g) if n != k) < 2 * (len(g) - 1) * g[k] ** 2,
         }),),
-        uses=("ood.thm-5.6.result", "ood.lem-5.3.result"),
+        uses=("ood.thm-5.6.result.scores", "ood.lem-5.3.result"),
         note=r"A proof for every $K$, $\eta$ and $\epsilon$: under the hypothesis $\alpha_{u_k}$ starts above every $\beta_{u_n,u_k}$, so all $\beta$ fall and"
         r" it stays so; then $0 \le -\delta_\beta \le \delta_\alpha$ and every score gap on $V$ rises. The condition is not necessary.",
     ),

@@ -360,7 +360,7 @@ fine-tuning raised the loss on a training feature, negative (backward transfer) 
         ),
     ),
     hypotheses=("training stopped at $T_1$, fine-tuning at $T_1+T_2$",),
-    chapter="forgetting",
+    chapter="model",
 )
 
 
@@ -559,7 +559,7 @@ second the query. In score coordinates $S=V^\top QV$ they are $S_{kk}$ and $S_{n
             mutants={"key and query exchanged": lambda S, n, k: S[k, n]},
         ),
     ),
-    chapter="notation",
+    chapter="model",
     note="The order of the two indices matters: $Q$ is not symmetric in general, although it is along training.",
 )
 

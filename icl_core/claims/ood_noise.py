@@ -790,7 +790,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"For $\epsilon$ at or above the initial excess training stops at $Q=0$; and discrete steps end a little past the threshold.",
         added_hypothesis=_SMALL_EPS + ".",
-        uses=("ood.eq-32", "ood.app-K.floor"),
+        uses=("ood.eq-16", "ood.eq-32", "ood.app-K.floor"),
     ),
     _claim(
         "ood.eq-32", "eq. 32", "equation", "Attention when noisy training ends",
@@ -824,7 +824,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("gradient descent", _same_geometry, lambda scores, ratio: ratio * scores, mutants={
             "no factor": lambda scores, ratio: scores, "squared": lambda scores, ratio: ratio**2 * scores,
         }),),
-        uses=("ood.thm-K.1.scores.geometry",),
+        uses=("ood.app-K.floor", "ood.thm-K.1.scores.geometry"),
     ),
     _claim(
         "ood.thm-K.1.compare.attention", "comparison after Theorem K.1, item 2", "text", "Shift and rescaling of attention",
@@ -870,7 +870,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("runs within a radius of eps/20", _radius, _small_radius, mutants={
             "radius 1 for all": lambda case: 1.0, "radius 3": lambda case: 3.0,
         }),),
-        uses=("ood.lem-F.2.result", "ood.lem-F.3.order", "ood.thm-5.5.time", "ood.app-K.floor", "ood.eq-32"),
+        uses=("ood.thm-K.1.scores.level", "ood.eq-16", "ood.lem-F.2.result", "ood.lem-F.3.order", "ood.thm-5.5.time", "ood.app-K.floor", "ood.eq-32"),
         note=r"Existence, by continuity over finitely many steps; the radius shown is $\epsilon/20$. The stopping part needs no small noise: each query's"
         r" loss is strictly convex in its attention, and small steps reach its floor $\epsilon_0/K$, which asks for equal attention on the others, for"
         r" any $U$. With large noise a sign does change: at $\gamma=(1, 0.9, -0.9)$, $\epsilon=0.005$ and $\sigma_{eff}^2=1$ one $\beta$ rises.",
@@ -882,7 +882,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("room left", _margin_kept, _margin_radius, mutants={
             "radius sqrt(eps)": lambda K, eps, delta: math.sqrt(eps), "radius 0.5": lambda K, eps, delta: 0.5,
         }),),
-        uses=("ood.lem-F.3.order", "ood.eq-16"),
+        uses=("ood.thm-K.1.scores.level", "ood.lem-F.3.order", "ood.eq-16"),
         note=r"A radius of $\tfrac12\,\delta\sqrt\epsilon$, with $\delta$ measured in units of $\eta_{\max}$, is enough.",
     ),
     _claim(
@@ -899,7 +899,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"The initial score is $\gamma_k^2\hat\alpha^*$ and $\hat\alpha^*=(1-1/K)\hat\rho$; without that factor the bracket can be negative.",
         corrected=r"$\Delta_{k,\alpha}=\Theta\big([1-(1-\tfrac1K)\gamma_k^2-\gamma_k\hat\gamma_\alpha/K]\hat\rho\big)$.",
-        uses=("ood.thm-5.5.alpha", "ood.thm-K.2.radius", "ood.thm-K.2.rho"),
+        uses=("ood.thm-K.1.scores.level", "ood.app-K.floor", "ood.thm-5.5.alpha", "ood.thm-K.2.radius"),
         note="Judged with constants 1/3 and 3; the counterexample fails for all constants, by its sign.",
     ),
     _claim(
@@ -915,7 +915,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"For equal correlations $\Lambda=\Delta/(K-1)$ goes to 0 as they go to 1, while the printed second term stays: it is a *difference* of correlations that belongs there.",
         corrected=r"$\big|\Lambda_{n,k,\beta}-\tfrac{\Delta_{k,\alpha}}{K-1}\big|\le\tfrac{|\gamma_k|}{K}\big(\max_{n\ne k}\gamma_n-\min_{n\ne k}\gamma_n\big)\hat\rho$.",
-        uses=("ood.thm-5.5.beta", "ood.lem-F.3.order", "ood.lem-5.3.result", "ood.thm-K.2.rho"),
+        uses=("ood.thm-K.1.scores.level", "ood.app-K.floor", "ood.thm-5.5.beta", "ood.lem-F.3.order", "ood.lem-5.3.result"),
     ),
     _claim(
         "ood.thm-K.2.rho.limit", "comparison after Theorem K.2, item 3", "order", "Noisy logarithmic scale as the noise vanishes",
@@ -923,7 +923,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("ratio", _theta, lambda K, eps: math.log(K / eps), mutants={
             "log K": lambda K, eps: math.log(K), "root": lambda K, eps: eps**-0.5, "squared": lambda K, eps: math.log(K / eps) ** 2,
         }),),
-        uses=("ood.eq-16", "ood.thm-K.2.rho"),
+        uses=("ood.thm-K.1.scores.level", "ood.eq-16", "ood.eq-32"),
         note=r"$\log(K/\sqrt\epsilon)$, used elsewhere, is the same order: between one half and all of $\log(K/\epsilon)$. Near $\epsilon=(K-1)/(2K)$ the scale goes to 0.",
     ),
     _claim(
@@ -932,7 +932,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("factor 2 within a radius of sqrt(eps)/4", _same_scale, lambda eps: math.sqrt(eps) / 4, mutants={
             "radius 0.3": lambda eps: 0.3, "radius eps^(1/8)": lambda eps: eps**0.125,
         }),),
-        uses=("ood.eq-16", "ood.thm-K.2.rho"),
+        uses=("ood.thm-K.1.scores.level", "ood.eq-16", "ood.eq-32"),
     ),
     _claim(
         "ood.thm-K.2.rho.items", "comparison after Theorem K.2, items 1 and 2", "text", "What the margins are for",
@@ -941,7 +941,7 @@ CLAIMS: tuple[Claim, ...] = (
             Check("strict margins remain", _radius, _small_radius, mutants={"radius 1": lambda case: 1.0}),
             Check("noise terms absorbed", _slack, math.sqrt, mutants={"radius 10 sqrt(xi)": lambda xi: 10 * math.sqrt(xi)}),
         ),
-        uses=("ood.thm-K.2.radius", "ood.thm-K.2.proof.slack", "ood.app-K.floor", "ood.eq-16", "ood.eq-32"),
+        uses=("ood.thm-K.1.scores.level", "ood.thm-K.2.radius", "ood.thm-K.2.proof.slack", "ood.app-K.floor", "ood.eq-16", "ood.eq-32"),
     ),
     _claim(
         "ood.thm-K.2.proof.perturbation", "proof of Theorem K.2", "step", "One-step perturbation",
@@ -977,7 +977,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why="The query is $v_k$ with probability $1/K$; eq. 33 and Theorem 5.6 have that factor in all terms.",
         corrected=r"All three terms divided by $K$: $2K$ in both denominators and $\sigma^2/(2K)$.",
-        uses=("ood.eq-33", "ood.thm-5.6.result"),
+        uses=("ood.eq-33", "ood.thm-5.6.result.loss"),
     ),
     _claim(
         "ood.eq-37-38.alpha", "eq. 37", "equation", "alpha-type weight on the training features",
@@ -986,7 +986,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("exact projection", _projected("alpha", (Fraction(1, 2),)), lambda gn, gk, d: gk**2 * d, mutants={
             "gamma": lambda gn, gk, d: gk * d, "sign": lambda gn, gk, d: -(gk**2) * d,
         }),),
-        uses=("ood.lem-D.10", "ood.thm-5.6.result"),
+        uses=("ood.lem-D.10", "ood.thm-5.6.result.scores"),
     ),
     _claim(
         "ood.eq-37-38.beta", "eq. 38", "equation", "beta-type weights on the training features",
@@ -995,7 +995,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("exact projection", _projected("beta", (Fraction(1, 2),)), lambda gn, gk, d: -gn * gk * d, mutants={
             "sign": lambda gn, gk, d: gn * gk * d, "gamma_k squared": lambda gn, gk, d: -(gk**2) * d,
         }),),
-        uses=("ood.lem-D.10", "ood.thm-5.6.result"),
+        uses=("ood.lem-D.10", "ood.thm-5.6.result.scores"),
     ),
     _claim(
         "ood.thm-K.3.compare.form", "comparison after Theorem K.3, item 1", "text", "Form of the weights unchanged",

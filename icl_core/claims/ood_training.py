@@ -164,7 +164,7 @@ $\hat y(Q;E)=\sum_{v\in W}\mathrm{Attn}_v(Q;E)\langle w,v\rangle$.""",
     hypotheses=("labels $y_i=\\langle w,x_i\\rangle$ without noise",),
     uses=("ood.attention.definition",),
     same_as=("ood.attention.prediction",),
-    chapter="model",
+    chapter="training",
     note="The sum is printed with an upper limit K over $v\\in W$; it runs over the K features.",
 )
 
@@ -653,7 +653,7 @@ u}\mathrm{Attn}_{u'}^2+(1-\mathrm{Attn}_u)^2\bigr)\bigr]$ for every $Q$ and any 
     ),
     hypotheses=("orthonormal features", "standard Gaussian task independent of the prompt's inputs", "no label noise"),
     uses=("ood.lem-D.1",),
-    chapter="model",
+    chapter="training",
 )
 
 
@@ -698,7 +698,7 @@ orthonormality the lemma.""",
         "Step (i) is printed with $\\mathrm{Attn}_n$ under a sum over $u'$; $n$ is bound nowhere and is read as $u'$."
     ),
     uses=("ood.lem-D.1",),
-    chapter="model",
+    chapter="training",
 )
 
 
@@ -747,7 +747,7 @@ and any time.""",
     checks=(loss_formula_check(),),
     hypotheses=("balanced prompts on $U$", "query uniform on $U$", "orthonormal features"),
     uses=("ood.lem-D.8", "ood.weights.attention"),
-    chapter="model",
+    chapter="training",
     note="Stated for $t\\ge T_1$; it holds for every $Q$. Balanced prompts are assumed in Section 4 for both sets.",
 )
 

@@ -43,7 +43,6 @@ def _exponent(p: Array, q: Array) -> Array:
     return 1 + p * (1 - q / 2) / 2
 
 
-@statement("ood.thm-H.5.constants")
 def constants_printed(gamma1: Array, gamma2: Array) -> Constants:
     """Return c1, d1, c2 as printed in Theorem H.5: d1 has ``gamma1^2 - gamma1 gamma2`` in its last factor."""
     p1, p2 = gamma1**2 + gamma1 * gamma2, gamma2**2 + gamma1 * gamma2
@@ -63,7 +62,6 @@ class Rises(NamedTuple):
     second: Array
 
 
-@statement("ood.thm-H.5.delta")
 def rises_printed(gamma1: Array, gamma2: Array, eps: float) -> Rises:
     """Both updates as displayed in the proof of Theorem H.5."""
     scale = math.log(g_eps(eps)) / 2
@@ -82,7 +80,6 @@ def rises(gamma1: Array, gamma2: Array, eps: float) -> Rises:
     )
 
 
-@statement("ood.thm-H.1")
 def loss_at(exponent: Array, eps: float) -> Array:
     """``(1 / (1 + g_eps^exponent))^2 / 2``, the form of both losses in Theorem H.1."""
     return 0.5 / (1 + g_eps(eps) ** exponent) ** 2

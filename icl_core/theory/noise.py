@@ -88,7 +88,7 @@ def attention_at_end(K: int, eps: float, s: float) -> float:
     return best_attention(K, s) - math.sqrt(2 * (K - 1) * _validate.real("eps", eps, above=0.0) / (K * (1 + s)))
 
 
-@statement("ood.thm-K.1.scores")
+@statement("ood.thm-K.1.scores.level")
 def alpha_hat(K: int, eps: float, s: float) -> float:
     """Score alpha of the symmetric trajectory at which the excess loss is eps (OOD paper, Theorem K.1).
 
@@ -105,13 +105,12 @@ def alpha_hat(K: int, eps: float, s: float) -> float:
     return (1 - 1 / K) * math.log((K - 1) * (1 - rest) / rest)
 
 
-@statement("ood.thm-K.2.rho")
 def rho_hat(K: int, eps: float, s: float) -> float:
     """Noisy logarithmic scale ``K / (K - 1) alpha_hat`` (OOD paper, Theorem K.2)."""
     return K / (K - 1) * alpha_hat(K, eps, s)
 
 
-@statement("ood.thm-K.1.proof")
+@statement("ood.thm-K.1.proof.loss")
 def symmetric_total_loss(K: int, attention: float, s: float, sigma: float) -> float:
     """Total noisy loss when every query gives ``attention`` to its own feature and the rest equally to the others.
 
