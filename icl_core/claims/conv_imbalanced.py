@@ -100,6 +100,13 @@ class Bound:
     logs: float = 0.0
 
 
+def _power_law(fit: phases.Exponent) -> str:
+    return (
+        f"K^({fit.power:.4f} +- {fit.power_error:.1g}) (log K)^({fit.log_power:.2f} +- {fit.log_power_error:.1g}), "
+        f"local slopes {fit.low:.4f} to {fit.high:.4f}"
+    )
+
+
 def measured(bound: Bound, fast: bool) -> Evidence:
     """Worst ratio of the quantity to its claimed order over the phase, as K grows: does it drift the forbidden way?"""
     sides = {"O": ("O",), "Omega": ("Omega",), "Theta": ("Omega", "O")}[bound.side]
@@ -112,13 +119,11 @@ def measured(bound: Bound, fast: bool) -> Evidence:
             fit = phases.exponent(list(sizes), list(logs))
             powers.append(fit.power)
             local = np.diff(logs - bound.logs * np.log(sizes)) / np.diff(sizes) - bound.power
-            drift = float(-local[-2:].max() if side == "Omega" else local[-2:].max())
-            if side == "Omega":
-                drift = float((-local[-2:]).max())
+            drift = float((-local[-2:] if side == "Omega" else local[-2:]).max())
             passed &= drift <= FLAT
             worst = max(worst, drift)
             notes.append(
-                f"p_1 = {p1}: {'least' if side == 'Omega' else 'most'} ~ K^{fit.power:.3f} (log K)^{fit.log_power:.2f}"
+                f"p_1 = {p1}: {'least' if side == 'Omega' else 'most'} ~ {_power_law(fit)}"
             )
     return Evidence(
         passed, "trend", len(sizes) * len(notes), f"long prompts, K = 2^{SIZES[0]:.0f} to 2^{sizes[-1] / math.log(2):.0f}, p_1 = 0.3, 0.5, 0.8"
@@ -192,7 +197,7 @@ def duration(subject: Duration, fast: bool) -> Evidence:
         ratio = [y - claimed(float(x) * math.log(2), EPS) for x, y in zip(sizes, logs, strict=True)]
         fit = phases.exponent(list(sizes * math.log(2)), logs)
         growth = max(growth, float(np.diff(ratio)[-1] / (np.diff(sizes)[-1] * math.log(2))))
-        notes.append(f"p_1 = {p1}: K^{fit.power:.4f} (log K)^{fit.log_power:.2f}")
+        notes.append(f"p_1 = {p1}: {_power_law(fit)}")
         if any(c for _, _, c in subject.terms):
             eps = (1e-2, 1e-6, 1e-12)
             along = [length(float(sizes[0]), p1, e) - claimed(float(sizes[0]) * math.log(2), e) for e in eps]
@@ -477,6 +482,85 @@ for every attention vector.""",
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Finite:
+    """A run of an under-represented query by gradient descent: means over the prompts; ``c``, ``beta_n`` per other feature."""
+
+    K: int
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    alpha: np.ndarray
+    beta_1: np.ndarray
+    beta_n: np.ndarray
+    A: np.ndarray
+    B1: np.ndarray
+    Bn: np.ndarray
+
+
+@cache
+def finite_runs() -> tuple[Finite, ...]:
+    """Enumerated, sampled and long prompts; under-represented features alike or up to 4 times as likely as others."""
+    draw = torch.Generator().manual_seed(SEED)
+    eight = [0.6] + [0.4 * x / 17.5 for x in (1, 1.5, 2, 2.5, 3, 3.5, 4)]
+    settings = [
+        (prompts.multinomial([0.6, 0.25, 0.1, 0.05], 8), 10.0),
+        (prompts.multinomial_sample(eight, 500, 60, generator=draw), 20.0),
+        (prompts.mean_field([0.5] + [0.5 * (1 + i % 4) / 77 for i in range(31)], 1.0), 200.0),
+    ]
+    found = []
+    for law, eta in settings:
+        K, k = law.K, law.K - 1
+        others = [n for n in range(1, K) if n != k]
+        S, kept = torch.zeros(K, K, dtype=torch.float64), []
+        for _ in range(60):
+            delta, attention = population.descent(S, law), population.mean_attention(S, law)
+            kept.append([m[:, k].clone() for m in (S, delta, attention)])
+            S = S + eta * delta
+        S_k, delta_k, a_k = (torch.stack([x[i] for x in kept]).numpy() for i in range(3))
+        found.append(Finite(
+            K, a_k[:, k], a_k[:, 0], a_k[:, others], delta_k[:, k], delta_k[:, 0], delta_k[:, others], S_k[:, k], S_k[:, 0], S_k[:, others],
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def finite_ratio(subject: tuple[Callable[[Finite], np.ndarray], float], fast: bool) -> Evidence:
+    """Largest ratio of a quantity to its claimed order along the finite runs, against one constant for all of them."""
+    ratio, most = subject
+    values = [float(np.max(ratio(found))) for found in finite_runs()]
+    return _tools.at_least(
+        [most - v for v in values],
+        "gradient descent, 60 steps: K = 4, N = 8 enumerated; K = 8, N = 500 sampled; K = 32, long prompts; features not alike",
+        seed=SEED, detail=f"largest ratios {', '.join(f'{v:.3g}' for v in values)}",
+    )  # fmt: skip
+
+
+# For every record whose bound is an identity when the features are alike: its ratio, and a constant that serves.
+FINITE_CHECKS: dict[str, tuple[Callable[[Finite], np.ndarray], float]] = {
+    **dict.fromkeys(
+        ("conv.lem-F.2", "conv.lem-F.8", "conv.lem-F.14"),
+        (lambda f: f.c * f.K / (1 - f.a - f.b)[:, None], 6.0),
+    ),
+    **dict.fromkeys(
+        ("conv.lem-F.5", "conv.lem-F.11", "conv.lem-F.17"),
+        (lambda f: np.abs(f.beta_n) * f.K / (f.alpha + np.abs(f.beta_1))[:, None], 6.0),
+    ),
+    **dict.fromkeys(
+        ("conv.ih-F.2.c", "conv.ih-F.3.c"),
+        (lambda f: np.abs(f.Bn[1:]) * f.K / (f.A + np.abs(f.B1))[1:, None], 6.0),
+    ),
+}
+
+
+def with_finite(claim: Claim) -> Claim:
+    """The record with a second check, on finite prompts and features that are not alike."""
+    if claim.id not in FINITE_CHECKS:
+        return claim
+    ratio, most = FINITE_CHECKS[claim.id]
+    check = Check("finite prompts, other features not alike", finite_ratio, (ratio, most), mutants={"a tenth of the constant": (ratio, most / 10)})
+    return replace(claim, checks=(*claim.checks, check))
+
+
 # Windows
 
 
@@ -508,6 +592,12 @@ def moderate(subject: tuple[Callable[[Stretch, Stretch], float], float], fast: b
     return _tools.at_least(
         values, "K = 10^6, p_1 = 0.5 and 0.8", detail=f"margins {values[0]:.4f} and {values[1]:.4f} log K"
     )
+
+
+def _dominant_four(four: Stretch) -> float:
+    """Margin of the dominant score's window over all of phase IV, with the correction of its lower end."""
+    correction = (four.log_K - math.log(four.eps)) * math.exp(-0.49 * four.log_K) / four.log_K
+    return min(0.51 + correction + float(four.B1.min()) / four.log_K, -0.49 - float(four.B1.max()) / four.log_K)
 
 
 def windowed(
@@ -693,13 +783,63 @@ def exact_four(
     )  # fmt: skip
 
 
-PHASE_FOUR = (
-    exact_four(
-        "conv.ih-F.4.exists", "definition of the end of phase IV", "Phase IV is not empty",
-        r"""For every $0<\epsilon<1$ the set whose maximum defines $T_{4,k}=\max\{t>T_{3,k}:A_k\le\log((\frac{e(1-L_1)K+U_1K^{0.51}}{L_k}-e)((3/\epsilon)^{1/2}-1))\}$ is not empty.""",
-        lambda s: float(s.A[-1] - s.A[0]), 3.0, (), kind="text",
-        note="Unlike in the balanced case: the factor $e$ in the definition makes room also for $\\epsilon$ near 1.",
+def _four_exists(most: Callable[[float, float], float], fast: bool) -> Evidence:
+    """Room of phase IV, its end less log K, for a feature with K p_k up to ``most(p1, eps)`` and windows of no width."""
+    slack = []
+    for log2_K in (40.0, 300.0) if fast else (20.0, 40.0, 100.0, 300.0, 600.0):
+        log_K = log2_K * math.log(2)
+        for p1, eps in itertools.product((0.1, 0.3, 0.5, 0.8, 0.95), (0.99, 0.75, 0.3, 0.1, 1e-4)):
+            share = most(p1, eps)
+            log_sum = float(np.logaddexp(1 + math.log1p(-p1) + log_K, math.log(p1) + 0.51 * log_K)) - math.log(share)
+            end = log_sum + math.log1p(-math.exp(1 - log_sum)) + math.log(math.sqrt(3 / eps) - 1)
+            slack.append(end - log_K)
+    return _tools.at_least(
+        slack, "K = 2^20 to 2^600, p_1 = 0.1 to 0.95, eps = 0.99 to 1e-4, windows of no width", tolerance=1e-9, source="rounding"
+    )
+
+
+def _four_empty(_: Any, fast: bool) -> Evidence:
+    log_K, p1, eps, share = 300 * math.log(2), 0.5, 0.1, 10.0
+    log_sum = float(np.logaddexp(1 + math.log1p(-p1) + log_K, math.log(p1) + 0.51 * log_K)) - math.log(share)
+    end = log_sum + math.log1p(-math.exp(1 - log_sum)) + math.log(math.sqrt(3 / eps) - 1)
+    return _tools.shows(
+        log_K - end,
+        0.1,
+        f"K = 2^300, p_1 = 0.5, p_k = 10/K, eps = 0.1: phase IV ends where A = log K {end - log_K:+.3f}, before it begins.",
+    )
+
+
+F4_EXISTS = Claim(
+    id="conv.ih-F.4.exists",
+    label="definition of the end of phase IV",
+    kind="text",
+    title="Phase IV is not empty",
+    statement=r"""
+For every $0<\epsilon<1$ and all $p_k=\Theta(1/K)$ the set whose maximum defines
+$T_{4,k}=\max\{t>T_{3,k}:A_k\le\log((\frac{e(1-L_1)K+U_1K^{0.51}}{L_k}-e)((3/\epsilon)^{1/2}-1))\}$ is not empty.""",
+    checks=(
+        Check("a feature with p_k = 10/K", _four_exists, lambda p1, eps: 10.0),
+        Check("an empty phase", _four_empty, None, role="counterexample"),
+        Check(
+            "K p_k up to e (1 - p_1) (sqrt(3/eps) - 1), and the others alike", _four_exists,
+            lambda p1, eps: max(1 - p1, 0.98 * math.e * (1 - p1) * (math.sqrt(3 / eps) - 1)), role="conditional",
+            mutants={"a tenth more": lambda p1, eps: 1.1 * math.e * (1 - p1) * (math.sqrt(3 / eps) - 1)},
+        ),
     ),
+    why="Phase IV begins at $A_k=\\log K$ and ends at $\\log K+\\log(e(1-L_1)(\\sqrt{3/\\epsilon}-1)/L_k)$ up to $o(1)$, which is less for a frequent enough $v_k$.",
+    added_hypothesis=(
+        "$L_k<e(1-L_1)(\\sqrt{3/\\epsilon}-1)$, where $L_k\\approx Kp_k$: for every $\\epsilon<1$ if the under-represented features are alike, "
+        "since then $Kp_k\\approx1-p_1$ and $e(\\sqrt3-1)>1$."
+    ),
+    hypotheses=("$K$ sufficiently large",),
+    uses=("conv.lem-D.6.positive",),
+    reconstruction=RECONSTRUCTED,
+    note="Harmless: where the phase is empty $(1-\\mathrm{Attn}_k)^2\\le\\epsilon/3$ holds from its beginning.",
+    chapter="phases",
+)  # fmt: skip
+
+
+PHASE_FOUR = (
     order(
         "conv.ih-F.4.a", "Induction Hypothesis F.4 (a)", "Target score in phase IV",
         r"In phase IV $A_k$ increases within $[\log K,O(\log(K/\epsilon))]$.", Bound("IV", lambda s: np.log(s.A / (s.log_K - math.log(s.eps))), 0.0, "O"), uses=("conv.lem-4.2.result.sign",),
@@ -707,8 +847,11 @@ PHASE_FOUR = (
     windowed(
         "conv.ih-F.4.b", "Induction Hypothesis F.4 (b)", "Dominant score in phase IV",
         r"In phase IV $B_{k,1}$ decreases within $[-0.51\log K-O(\log(K/\epsilon)/K^{0.48}),-0.49\log K]$.",
-        lambda two, three: min(0.51 + float(three.B1[-1]) / three.log_K, -0.49 - float(three.B1[-1]) / three.log_K), ("conv.lem-F.22",),
-        note="Checked at the start of phase IV: from there on $B_{k,1}$ moves by less than $K^{-0.4}$ (Lemma F.22). The threshold is that of phase II.",
+        lambda two, three: _dominant_four(stretch(three.log_K / math.log(2), three.p1, "IV")), ("conv.lem-F.22",),
+        note=(
+            "The threshold is that of phase II. With finite prompts $B_{k,1}$ turns upwards once the error is as small as the chance of a prompt without $v_k$; "
+            "$\\log(1/\\epsilon)\\ll\\mathrm{polylog}(K)$ keeps phase IV before that. The power in the correction is 0.48 or 0.49 in the damaged text; both hold."
+        ),
     ),
     order(
         "conv.ih-F.4.c", "Induction Hypothesis F.4 (c)", "Other scores in phase IV",
@@ -793,9 +936,9 @@ $K/(4(1-p_1)\epsilon\eta)$ to leading order, without logarithms.""",
     ),
     timed(
         "conv.thm-F.25", "Theorem F.25", "Restatement of Theorem 3.3 for under-represented features",
-        r"Under the conditions of Theorem 3.3, for $k\ge2$: $L_k-L_k^*\le\epsilon$ after at most $O(K^2\log K/\eta+K\log(K\epsilon^{-1/2})/(\epsilon\eta))$ steps.",
+        r"Under the conditions of Theorem 3.3, for $k\ge2$: $L_k-L_k^*\le\epsilon$ after at most $T_k=O(K^2\log K/\eta+K\log(K\epsilon^{-1/2})/(\epsilon\eta))$ steps, and $(1-\mathrm{Attn}_k)^2\le O(\epsilon)$ on the good event.",
         Duration("loss", WHOLE), {"without K^2": Duration("loss", LAST)},
-        uses=("conv.lem-F.24.loss", "conv.lem-D.11.upper"), same_as=("conv.thm-3.3.under",),
+        uses=("conv.lem-F.24.loss", "conv.lem-D.11.upper"), same_as=("conv.thm-3.3.under", "conv.thm-3.3.attention"),
     ),
     timed(
         "conv.lem-4.3.time", "Lemma 4.3", "Length of phase I, informal",
@@ -1009,12 +1152,30 @@ def _beta_n(claim_id: str, label: str) -> Claim:
         claim_id, label, "Other updates throughout phase III",
         r"In phase III $|\beta_{k,n}|\le O(K^{-3})$ for $n\ne1,k$.",
         lambda s: s.log_beta_n, -3.0, lambda s: s.log_beta_n - s.log_drive, -1.0, "|beta_n|",
-        "By the conserved sum $(K-2)|\\beta_{k,n}|=\\alpha_k-|\\beta_{k,1}|$, which is of order $\\alpha_k\\ge K^{-1.5}$: the bound fails at every instant of the phase.",
+        "By the conserved sum $(K-2)|\\beta_{k,n}|=\\alpha_k-|\\beta_{k,1}|$, which is of order $\\alpha_k$, at least $K^{-1.5}$ up to a constant: the bound fails at every instant of the phase, also at its start.",
         "$|\\beta_{k,n}|\\le(\\alpha_k+|\\beta_{k,1}|)/(K-2)$, between orders $K^{-2.5}$ and $K^{-2}$ in this phase.", (CONSERVED,),
     )  # fmt: skip
 
 
-SEC_423 = (_beta_1("conv.sec-4.2.3.beta-1", "Section 4.2.3"), _beta_n("conv.sec-4.2.3.beta-n", "Section 4.2.3"))
+SEC_423_BETA_1 = order(
+    "conv.sec-4.2.3.beta-1", "Section 4.2.3", "Dominant update in phase III, informal",
+    r"""
+After the transition, at the start of phase III, $|\beta_{k,1}|\le O(K^{-1.98})$; the gap to $\alpha_k$ remains over the phase, $|\beta_{k,1}|\le O(\alpha_k/K^{0.48})$.""",
+    (Bound("III", lambda s: s.log_fall[:1], -1.98, "O"), Bound("III", lambda s: s.log_fall - s.log_alpha, -0.48, "O")),
+    uses=("conv.lem-F.16.upper",),
+    note=(
+        "Read at the start of the phase and, for the gap, in relative terms. Read for the whole phase the absolute bound is false: "
+        "see the roadmap of Appendix F, which says that $|\\beta_{k,1}|$ stays there."
+    ),
+)  # fmt: skip
+SEC_423_BETA_1 = replace(
+    SEC_423_BETA_1,
+    checks=(
+        *SEC_423_BETA_1.checks,
+        Check("throughout the phase", measured, Bound("III", lambda s: s.log_fall, -1.98, "O"), role="reading"),
+    ),
+)
+SEC_423 = (SEC_423_BETA_1, _beta_n("conv.sec-4.2.3.beta-n", "Section 4.2.3"))
 SEC_F1 = (
     order(
         "conv.sec-F.1.phase-1", "Section F.1", "Roadmap, phase I",
@@ -1025,6 +1186,7 @@ SEC_F1 = (
         "conv.sec-F.1.phase-2", "Section F.1", "Roadmap, phase II",
         r"In phase II the decrease of $B_{k,1}$ slows to the rate of $\alpha_k$: their ratio at the start is of order $K^{0.02}$ at most.",
         Bound("II", lambda s: s.log_fall[:1] - s.log_alpha[:1], 0.02, "O"), tilt=0.05, uses=("conv.lem-F.4.rate", "conv.lem-F.9"),
+        note="The text places the beginning of phase II at $T_{2,k}+1$; it is $T_{1,k}+1$, as in the phase's own heading.",
     ),
     _beta_1("conv.sec-F.1.phase-3.beta-1", "Section F.1, phase III"),
     _beta_n("conv.sec-F.1.phase-3.beta-n", "Section F.1, phase III"),
@@ -1098,19 +1260,24 @@ def bounded(
     )  # fmt: skip
 
 
-def _dominant_time(subject: tuple[float, float], fast: bool) -> Evidence:
-    """Slope of the exact time to L_1 = eps against 1/eps and K, over ``eps^-power (log 1/eps)^logs``."""
-    power, logs = subject
+def _phase_time(K: float, p1: float, eps: float) -> float:
+    """Exact time at which ``(1 - Attn_1)^2 = eps / 2``, the end of Appendix G's phase for counts N p."""
+    return phases.alike_time(K, p1, math.sqrt(eps / 2))
+
+
+def _dominant_time(subject: tuple[float, float, Callable[[float, float, float], float]], fast: bool) -> Evidence:
+    """Slope of an exact time against 1/eps and K, over ``eps^-power (log 1/eps)^logs``."""
+    power, logs, time = subject
     slopes, notes = [], []
     for p1 in (0.3, 0.5, 0.8):
         eps = [10.0**-x for x in (4, 6, 8, 10, 12, 14)]
-        times = [math.log(phases.dominant_loss_time(1000.0, p1, e)) for e in eps]
+        times = [math.log(time(1000.0, p1, e)) for e in eps]
         ratio = [t + power * math.log(e) - logs * math.log(math.log(e**-0.5)) for t, e in zip(times, eps, strict=True)]
         slopes.append((ratio[-1] - ratio[-2]) / (math.log(eps[-2]) - math.log(eps[-1])))
-        sizes = [phases.dominant_loss_time(K, p1, 1e-3) for K in (1e2, 1e6, 1e30)]
+        sizes = [time(K, p1, 1e-3) for K in (1e2, 1e6, 1e30)]
         slopes.append(math.log(sizes[-1] / sizes[1]))
         notes.append(
-            f"p_1 = {p1}: eps^{(times[-1] - times[-2]) / (math.log(eps[-1]) - math.log(eps[-2])):.4f}, 4 p_1 eps T = {4 * p1 * eps[-1] * math.exp(times[-1]):.4f}"
+            f"p_1 = {p1}: eps^{(times[-1] - times[-2]) / (math.log(eps[-1]) - math.log(eps[-2])):.4f}, p_1 eps T = {p1 * eps[-1] * math.exp(times[-1]):.4f}"
         )
     return Evidence(
         max(slopes) <= FLAT, "trend", 18, "closed form, p_1 = 0.3 to 0.8, eps = 1e-4 to 1e-14, K = 100 to 1e30", residual=max(slopes), tolerance=FLAT,
@@ -1126,11 +1293,12 @@ def dominant_time(
     uses: tuple[str, ...],
     same_as: tuple[str, ...] = (),
     note: str | None = None,
+    time: Callable[[float, float, float], float] = phases.dominant_loss_time,
 ) -> Claim:
     """A record of the dominant query's time."""
     return Claim(
         id=claim_id, label=label, kind="order", title=title, statement=statement,
-        checks=(Check("time over its claimed order", _dominant_time, (1.0, 1.0), mutants={"eps^-0.9": (0.9, 0.0)}),),
+        checks=(Check("time over its claimed order", _dominant_time, (1.0, 1.0, time), mutants={"eps^-0.9": (0.9, 0.0, time)}),),
         hypotheses=("$p_1=\\Theta(1)$", "$N\\gg K^3$: closed form for long prompts", "small steps"), uses=uses, same_as=same_as, note=note,
         reconstruction=RECONSTRUCTED, chapter="phases",
     )  # fmt: skip
@@ -1148,10 +1316,10 @@ DOMINANT = (
         note="The printed hypothesis 'given k > 1' is a stray: no k occurs in it.",
     ),
     bounded(
-        "conv.lem-C.1.rates", "Lemma C.1", "Rates of the dominant query, informal",
-        r"For $t\le T_1$: $\alpha_1\ge\Omega(\epsilon)$, checked as $\alpha_1\ge p_1^2\epsilon/2$, and $\beta_{1,n}\in[-O(\alpha_1/K),0]$ for $n>1$, exactly $-\alpha_1/(K-1)$.",
+        "conv.lem-C.1.alpha", "Lemma C.1", "Rate of the dominant target, informal",
+        r"For $t\le T_1$: $\alpha_1\ge\Omega(\epsilon)$, checked as $\alpha_1\ge p_1^2\epsilon/2$.",
         lambda s: s.alpha[s.off**2 >= s.eps / 2] / (s.p1**2 * s.eps / 2) - 1 if (s.off**2 >= s.eps / 2).any() else np.ones(1), 1.0,
-        ("conv.lem-G.4", "conv.lem-G.5"),
+        ("conv.lem-G.4",),
     ),
     bounded(
         "conv.lem-C.1.end", "Lemma C.1", "After the phase, informal",
@@ -1196,7 +1364,7 @@ DOMINANT = (
     ),
     dominant_time(
         "conv.lem-G.6.time", "Lemma G.6", "Length of the dominant feature's phase",
-        r"$T_1^*=O(\log(\epsilon^{-1/2})/(\eta\epsilon))$. Measured: $1/\epsilon$ without the logarithm.", ("conv.lem-G.4",),
+        r"$T_1^*=O(\log(\epsilon^{-1/2})/(\eta\epsilon))$. Measured: $1/(p_1\epsilon\eta)$ to leading order, without the logarithm.", ("conv.lem-G.4",), time=_phase_time,
         note="The lemma is stated for $0<\\epsilon<1/2$, the theorem for $0<\\epsilon<1$; for larger $\\epsilon$ the loss at the start is already small enough.",
     ),
     bounded(
@@ -1213,25 +1381,30 @@ DOMINANT = (
 )  # fmt: skip
 
 
+@cache
+def _engine_runs() -> list[dict[str, list[float]]]:
+    """Ratios along gradient descent of the dominant query, features not alike, long and enumerated short prompts."""
+    found = []
+    for p in ([0.6, 0.2, 0.15, 0.05], [0.8, 0.1, 0.1]):
+        K = len(p)
+        for law in (prompts.mean_field(p, 1.0), prompts.multinomial(p, 9)):
+            S, ratios = torch.zeros(K, K, dtype=torch.float64), {"attention": [], "update": []}
+            for _ in range(60):
+                delta, a = population.descent(S, law), population.mean_attention(S, law)[:, 0]
+                ratios["attention"] += (a[1:] * K / (1 - a[0])).tolist()
+                ratios["update"] += (-delta[1:, 0] * K / delta[0, 0]).tolist()
+                S = S + 6.0 * delta
+            found.append(ratios)
+    return found
+
+
 def _engine(subject: tuple[str, float, float], fast: bool) -> Evidence:
     """Ratios of the dominant query along gradient descent, other features not alike, long and enumerated short prompts.
 
     subject: which ratio ("attention": Attn_n K / (1 - Attn_1); "update": -beta_n K / alpha_1), least and largest value.
     """
     which, least, most = subject
-    values = []
-    for p in ([0.6, 0.2, 0.15, 0.05], [0.8, 0.1, 0.1]):
-        K = len(p)
-        for law in (prompts.mean_field(p, 1.0), prompts.multinomial(p, 12)):
-            S = torch.zeros(K, K, dtype=torch.float64)
-            for _ in range(200):
-                delta = population.descent(S, law)[:, 0]
-                a = population.mean_attention(S, law)[:, 0]
-                if which == "attention":
-                    values += (a[1:] * K / (1 - a[0])).tolist()
-                else:
-                    values += (-delta[1:] * K / delta[0]).tolist()
-                S = S + 2.0 * population.descent(S, law)
+    values = [x for ratios in _engine_runs() for x in ratios[which]]
     return _tools.at_least(
         [min(values) - least, most - max(values)], "gradient descent, p = (.6, .2, .15, .05) and (.8, .1, .1), long and enumerated prompts",
         detail=f"ratio between {min(values):.3f} and {max(values):.3f}",
@@ -1269,12 +1442,12 @@ def _g_exists(least: Callable[[float], float], fast: bool) -> Evidence:
 
 
 def _g_empty(_: Any, fast: bool) -> Evidence:
-    p1, eps = 0.8, 0.5
+    p1, eps = 0.8, 0.3
     end = math.log((1 / p1 - 1) * (math.sqrt(2 / eps) - 1))
     return _tools.shows(
         -end,
         0.1,
-        f"p_1 = 0.8, eps = 0.5: the phase is where A - max B <= {end:.3f}, which not even t = 0 satisfies; (1 - Attn_1)^2 = {(1 - p1) ** 2:.2f} <= eps/2 there.",
+        f"p_1 = 0.8, eps = 0.3: the phase is where A - max B <= {end:.3f}, which not even t = 0 satisfies; (1 - Attn_1)^2 = {(1 - p1) ** 2:.2f} <= eps/2 there.",
     )
 
 
@@ -1300,6 +1473,53 @@ For every $0<\epsilon<1$ the set whose maximum defines $T_1^*=\max\{t\ge0:A_1-\m
     added_hypothesis="$\\epsilon\\le2(1-L_1)^2$, with $L_1\\approx p_1$.",
     reconstruction=RECONSTRUCTED,
     note="Harmless: otherwise $(1-\\mathrm{Attn}_1)^2\\le\\epsilon/2$ holds from the start.",
+    chapter="phases",
+)
+
+
+def _off_target(own: int, fast: bool) -> Evidence:
+    """Largest ``-beta_{1,n} K / alpha_j`` at zero scores, j = 1 (own 0) or j = n (own 1), as K grows; the engine."""
+    sizes, logs = (8, 16, 32, 64), []
+    for K in sizes:
+        law = prompts.mean_field([0.5] + [0.5 / (K - 1)] * (K - 1), 1.0)
+        delta = population.descent(torch.zeros(K, K, dtype=torch.float64), law)
+        logs.append(math.log(float(-delta[1, 0]) * K / float(delta[own, own])))
+    slope = (logs[-1] - logs[-2]) / math.log(2)
+    return Evidence(
+        slope <= 0.1, "trend", len(sizes), "Q = 0, p_1 = 1/2, K = 8 to 64, engine", residual=slope, tolerance=0.1,
+        tolerance_source="slope of the log ratio against log K", detail=f"ratios {', '.join(f'{math.exp(x):.4g}' for x in logs)}",
+    )  # fmt: skip
+
+
+def _off_target_example(_: Any, fast: bool) -> Evidence:
+    K = 64
+    law = prompts.mean_field([0.5] + [0.5 / (K - 1)] * (K - 1), 1.0)
+    delta = population.descent(torch.zeros(K, K, dtype=torch.float64), law)
+    beta, first, other = float(delta[1, 0]), float(delta[0, 0]), float(delta[1, 1])
+    return _tools.shows(
+        -beta * K / other - 100,
+        100.0,
+        f"K = 64, p_1 = 1/2, t = 0: beta_(1,n) = {beta:.3g}, alpha_n = {other:.3g}, alpha_1 = {first:.3g}: |beta_(1,n)| K is {-beta * K / other:.0f} "
+        f"times alpha_n and {-beta * K / first:.3f} times alpha_1.",
+    )
+
+
+C1_BETA = Claim(
+    id="conv.lem-C.1.beta",
+    label="Lemma C.1",
+    kind="order",
+    title="Other updates of the dominant query, informal",
+    statement=r"For $t\le T_1$ and $n>1$: $\beta_{1,n}\in[-O(\alpha_n/K),0]$.",
+    checks=(
+        Check("ratio to alpha_n", _off_target, 1),
+        Check("one setting", _off_target_example, None, role="counterexample"),
+        Check("ratio to alpha_1", _off_target, 0, role="corrected", mutants={"alpha_n": 1}),
+    ),
+    why="An index slip: $\\alpha_n$ of an under-represented query is of order $K^{-2}$ at the start, $\\beta_{1,n}=-\\alpha_1/(K-1)$ of order $1/K$.",
+    corrected="$\\alpha_1$ in place of $\\alpha_n$, as in Lemma G.5; exactly $\\beta_{1,n}=-\\alpha_1/(K-1)$ with the others alike.",
+    hypotheses=("$p_1=\\Theta(1)$", "$K$ sufficiently large"),
+    uses=("conv.lem-G.5", CONSERVED),
+    reconstruction=RECONSTRUCTED,
     chapter="phases",
 )
 
@@ -1339,6 +1559,29 @@ $\epsilon$ tried, and far more for fixed $\epsilon$.""",
 )  # fmt: skip
 
 
+def _on_event(constant: float, fast: bool) -> Evidence:
+    """``(1 - Attn_k)^2 <= constant * eps`` when the loss is eps, on the worst prompt of E_imbal: v_k rare, v_1 frequent."""
+    values = []
+    for log2_K in (7.0, 20.0) if fast else (7.0, 13.0, 20.0, 40.0):
+        K = 2.0**log2_K
+        for p1, eps in itertools.product((0.3, 0.8), (0.1, 0.01)):
+            c = 0.5 * (1 - p1) * K / (K - 1)
+            rare, frequent = (1 - p1) / (K - 1) - c / K, p1 + 0.01 * c
+            path, clock = run(log2_K, p1, eps)
+            s = clock["loss"]
+            A, B1, Bn = float(path.A(s)), float(path.B1(s)), float(path.Bn(s))
+            odds = (frequent * math.exp(B1) + (1 - frequent - rare) * math.exp(Bn)) / (rare * math.exp(A))
+            values.append(math.log(constant * eps) - 2 * math.log(odds / (1 + odds)))
+            # Query 1: its feature as rare as the event allows.
+            off = min(phases.alike_off(K, p1, eps), 1 - p1)
+            odds = off / (1 - off) * (1 / (p1 - 0.01 * c) - 1) / (1 / p1 - 1)
+            values.append(math.log(constant * eps) - 2 * math.log(odds / (1 + odds)))
+    return _tools.at_least(
+        values, "K = 2^7 to 2^40, p_1 = 0.3, 0.8, eps = 0.1, 0.01, the worst counts of the event with c half of K p_k",
+        detail=f"largest (1 - Attn)^2 / eps: {constant * math.exp(-min(values)):.3g}",
+    )  # fmt: skip
+
+
 def _concentrated(constant: float, fast: bool) -> Evidence:
     values = []
     for log2_K in (6.6, 20.0) if fast else (3.4, 6.6, 13.0, 20.0):
@@ -1363,7 +1606,10 @@ THM_33_ATTENTION = Claim(
     kind="order",
     title="Attention concentrates on every feature",
     statement=r"After $T_k$ steps, for a query $v_k$ and with probability at least $1-e^{-\Omega(\mathrm{poly}(K))}$: $(1-\mathrm{Attn}_k)^2\le O(\epsilon)$; with the constant 2 on prompts with expected counts.",
-    checks=(Check("attention when the loss is eps", _concentrated, 2.0, mutants={"constant 1": 1.0}),),
+    checks=(
+        Check("attention when the loss is eps", _concentrated, 2.0, mutants={"constant 1": 1.0}),
+        Check("worst prompt of the event", _on_event, 10.0, mutants={"constant 2": 2.0}),
+    ),
     uses=("conv.sec-4.2.4", "conv.lem-D.6.prob"),
     reconstruction=RECONSTRUCTED,
     note="Since $\\tfrac12(1-\\mathrm{Attn}_k)^2\\le L_k$.",
@@ -1382,7 +1628,7 @@ def _finite(factor: float, fast: bool) -> Evidence:
         low = phases.unavoidable(K, p, N)
         for eps in (0.1, 0.05):
             result = dynamics.gradient_descent(
-                torch.zeros(K, K, dtype=torch.float64), law, eta=eta, threshold=min(q * (eps + 1.3 * x) for q, x in zip(p, low, strict=True)),
+                torch.zeros(K, K, dtype=torch.float64), law, eta=eta, threshold=min(q * (eps + x) for q, x in zip(p, low, strict=True)),
                 max_steps=200_000,
             )  # fmt: skip
             most = (K**2 * math.log(K) + K * math.log(K / math.sqrt(eps)) / eps) / eta / (1 - p1) + 1
@@ -1400,11 +1646,11 @@ THM_33_FINITE = Claim(
     kind="text",
     title="The bound with constant 1/(1 - p_1) at finite K and N",
     statement=r"""
-With all count vectors of finite prompts enumerated, gradient descent brings every $L_k$ within $\epsilon$ of its least value in at most
+With all count vectors of finite prompts enumerated, gradient descent brings every $L_k$ within $\epsilon$ of $L_k^{low}\le L_k^*$ in at most
 $\frac1{1-p_1}(K^2\log K+K\log(K\epsilon^{-1/2})/\epsilon)/\eta+1$ steps.""",
     checks=(Check("steps against the bound", _finite, 1.0, mutants={"a twentieth of the bound": 0.05}),),
     uses=("conv.thm-3.3.under",),
-    note="So the theorem does not rest on the limit of long prompts; 'least value' is taken as 1.3 times its lower bound $L_k^{low}$.",
+    note="So the theorem does not rest on the limit of long prompts.",
     chapter="phases",
 )
 
@@ -1469,18 +1715,42 @@ def _shifted(subject: tuple[bool, float], fast: bool) -> Evidence:
     return _tools.at_least([most - float(losses)], "K = 3, balanced training to eps = 1e-4")
 
 
+def _worst_task(subject: tuple[bool, float], fast: bool) -> Evidence:
+    """Squared error for the worst task of norm 1, from tokens, after balanced training to eps = 1e-4 or at Q = 0."""
+    trained, most = subject
+    K = 3
+    scores = dynamics.train(K, 1e-4, 1.0).scores if trained else torch.zeros(K, K, dtype=torch.float64)
+    tokens, generator, worst = [0, 0, 1, 1, 2, 2], torch.Generator().manual_seed(SEED), 0.0
+    draws = torch.randn(400, K, dtype=torch.float64, generator=generator) ** 3
+    for k in range(K):
+        attention = torch.softmax(scores[tokens, k], dim=0)
+        g = torch.zeros(K, dtype=torch.float64).index_add(0, torch.tensor(tokens), attention) - torch.eye(K, dtype=torch.float64)[k]
+        # Tasks far from Gaussian, and the worst one, along g itself.
+        tasks = torch.cat([draws, g[None]]) / torch.cat([draws, g[None]]).norm(dim=1, keepdim=True)
+        error = (tasks[:, tokens] * attention).sum(1) - tasks[:, k]
+        worst = max(worst, float((error**2).max()))
+    return _tools.at_least(
+        [most - worst], "K = 3, balanced training, 400 heavy-tailed tasks and the worst one per query", seed=SEED,
+        detail=f"worst squared error {worst:.3g}",
+    )  # fmt: skip
+
+
 SEC_6 = (
     Claim(
         id="conv.sec-6.early-stopping", label="Section 6", kind="text", title="Early stopping learns the dominant feature only",
         statement=r"Stopped when $L_1\le\epsilon$, training has learnt the dominant feature while under-represented ones keep most of their error (at least 0.9 of it for $K\ge30$, $\epsilon=0.01$).",
-        checks=(Check("remaining error of the others", _early, 0.6, mutants={"all of it": 1.0}),),
+        checks=(Check("remaining error of the others", _early, 0.9, mutants={"all of it": 1.0}),),
         hypotheses=("$K\\ge30$, $\\epsilon=0.01$, $p_1$ from 0.3 to 0.8",), uses=("conv.thm-3.3.text",), chapter="phases",
     ),
     Claim(
         id="conv.sec-6.task-shift", label="Section 6", kind="text", title="Robust to a shift of the task",
         statement=r"The trained model predicts well for tasks outside the training distribution, if the inputs come from the same features.",
-        checks=(Check("frequencies changed, features kept", _shifted, (False, 0.02), mutants={"new features": (True, 0.02)}),),
-        uses=("conv.sec-3.1.text",), chapter="phases", note="The bound for an arbitrary task is the record of Section 3.1's text; here also the frequencies of the features change.",
+        checks=(
+            Check("worst task of norm 1", _worst_task, (True, 0.02), mutants={"before training": (False, 0.02)}),
+            Check("frequencies changed, features kept", _shifted, (False, 0.02), mutants={"new features": (True, 0.02)}),
+        ),
+        uses=("conv.sec-3.1.text",), chapter="phases",
+        note="The error is $\\langle w,g\\rangle$ with $g=\\sum_m\\mathrm{Attn}_mv_m-v_k$: for a task of norm 1 at most $|g|$, whose mean square is what training lowers. Frequencies may change too.",
     ),
     Claim(
         id="conv.sec-6.covariate-shift", label="Section 6", kind="text", title="Covariate shift needs more training",
@@ -1510,9 +1780,6 @@ ENGINE_CHECKS = {
     "conv.lem-G.3": (("attention", 0.2, 3.0), ("attention", 0.9, 1.1)),
     "conv.lem-G.5": (("update", 0.0, 4.0), ("update", 0.9, 1.1)),
 }
-DOMINANT_CHECKED = tuple(with_engine(c, *ENGINE_CHECKS[c.id]) if c.id in ENGINE_CHECKS else c for c in DOMINANT)
-
-
 def _window_steps(factor: float, fast: bool) -> Evidence:
     """Gradient descent with ``eta |beta_1(0)| = factor log K``: does B_1 stay above -0.51 log K right after passing -0.49 log K?"""
     values = []
@@ -1572,8 +1839,20 @@ WINDOW_STEPS = Claim(
     chapter="orders",
 )
 
-CLAIMS: tuple[Claim, ...] = (
-    SEC_421, *PHASE_ONE, IH_F1_B, IH_F1_C, EQ_21, *PHASE_TWO, *PHASE_THREE, *PHASE_FOUR, F23_STEP, *THEOREM, SEC_424,
-    *LEM_45, *SEC_423, *SEC_F1, *DOMINANT_CHECKED, WINDOW_STEPS, G5_STEP, G1_EXISTS, THM_33_TEXT, THM_33_ATTENTION, THM_33_FINITE, FIG_1,
+DOMINANT_CHECKED = tuple(
+    with_engine(c, *ENGINE_CHECKS[c.id]) if c.id in ENGINE_CHECKS
+    else replace(c, checks=(*c.checks, *THM_33_ATTENTION.checks)) if c.id == "conv.thm-G.7"
+    else c
+    for c in DOMINANT
+)  # fmt: skip
+THEOREM_CHECKED = tuple(
+    replace(c, checks=(*c.checks, *THM_33_ATTENTION.checks)) if c.id == "conv.thm-F.25" else c for c in THEOREM
+)
+
+_RECORDS: tuple[Claim, ...] = (
+    SEC_421, *PHASE_ONE, IH_F1_B, IH_F1_C, EQ_21, *PHASE_TWO, *PHASE_THREE, F4_EXISTS, *PHASE_FOUR, F23_STEP, *THEOREM_CHECKED, SEC_424,
+    *LEM_45, *SEC_423, *SEC_F1, *DOMINANT_CHECKED, C1_BETA, WINDOW_STEPS, G5_STEP, G1_EXISTS, THM_33_TEXT, THM_33_ATTENTION, THM_33_FINITE, FIG_1,
     *SEC_6,
 )  # fmt: skip
+
+CLAIMS: tuple[Claim, ...] = tuple(with_finite(claim) for claim in _RECORDS)
