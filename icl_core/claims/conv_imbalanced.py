@@ -506,7 +506,7 @@ def finite_runs() -> tuple[Finite, ...]:
     settings = [
         (prompts.multinomial([0.6, 0.25, 0.1, 0.05], 8), 10.0),
         (prompts.multinomial_sample(eight, 500, 60, generator=draw), 20.0),
-        (prompts.mean_field([0.5] + [0.5 * (1 + i % 4) / 77 for i in range(31)], 1.0), 200.0),
+        (prompts.mean_field([0.5] + [0.5 * (1 + i % 4) / 76 for i in range(31)], 1.0), 200.0),
     ]
     found = []
     for law, eta in settings:
@@ -539,15 +539,15 @@ def finite_ratio(subject: tuple[Callable[[Finite], np.ndarray], float], fast: bo
 FINITE_CHECKS: dict[str, tuple[Callable[[Finite], np.ndarray], float]] = {
     **dict.fromkeys(
         ("conv.lem-F.2", "conv.lem-F.8", "conv.lem-F.14"),
-        (lambda f: f.c * f.K / (1 - f.a - f.b)[:, None], 6.0),
+        (lambda f: f.c * f.K / (1 - f.a - f.b)[:, None], 4.0),
     ),
     **dict.fromkeys(
         ("conv.lem-F.5", "conv.lem-F.11", "conv.lem-F.17"),
-        (lambda f: np.abs(f.beta_n) * f.K / (f.alpha + np.abs(f.beta_1))[:, None], 6.0),
+        (lambda f: np.abs(f.beta_n) * f.K / (f.alpha + np.abs(f.beta_1))[:, None], 2.0),
     ),
     **dict.fromkeys(
         ("conv.ih-F.2.c", "conv.ih-F.3.c"),
-        (lambda f: np.abs(f.Bn[1:]) * f.K / (f.A + np.abs(f.B1))[1:, None], 6.0),
+        (lambda f: np.abs(f.Bn[1:]) * f.K / (f.A + np.abs(f.B1))[1:, None], 2.0),
     ),
 }
 
