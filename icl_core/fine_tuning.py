@@ -67,7 +67,10 @@ class FineTuning:
 
     @property
     def order(self) -> Tensor:
-        """Features by their time of convergence, first first, shape (..., K): the paper's k(1), ..., k(K) from 0."""
+        """Features in the order in which they converge, shape (..., K).
+
+        The paper's k(1), ..., k(K), counted from 0; first the first.
+        """
         return torch.argsort(self.times, dim=-1, stable=True)
 
     @property

@@ -292,7 +292,7 @@ def initialise(
 def draw_labels(
     kind: str, seed: int, shape: tuple[int, ...], K: int, *, hidden: int = 20, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Draw tasks and return their values at K orthonormal features, shape (*shape, K).
+    """Draw tasks and return their values at K orthonormal features, shape (..., K).
 
     For ``w ~ N(0, I)`` the values ``w'v_k`` at orthonormal features are independent standard normals whatever the
     features are, and so are the inputs ``g_i'v_k`` of a random network's hidden units. Labels can therefore be drawn

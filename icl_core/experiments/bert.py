@@ -599,7 +599,7 @@ def shared_dimensions(table: Table, selection: str, std: float | None = None) ->
 
 
 def draw_pairings(table: Table) -> Figure:
-    """Control: the four pairings of the same dimensions, for the largest and the smallest |W0 - W1|."""
+    """Control: the four pairings of the same dimensions, for the largest and the smallest ``|W0 - W1|``."""
     import matplotlib.pyplot as plt
 
     frame = at_start(table)

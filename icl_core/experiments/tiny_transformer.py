@@ -270,7 +270,7 @@ def shape_of(theta: np.ndarray, curve: np.ndarray, *, tolerance: float = 0.1) ->
     Returns
     -------
     dict
-        ``half``: one of :data:`SHAPES` on [0, pi], where "monotone" means that the error never falls below its
+        ``half``: one of ``SHAPES`` on [0, pi], where "monotone" means that the error never falls below its
         running maximum by more than the tolerance; ``peaks_half``: interior peaks on [0, pi]; ``peaks_turn``: peaks
         on the circle [0, 2 pi).
 
@@ -570,7 +570,7 @@ def forgetting_tables(
     arch, training, tuning
         As in :mod:`icl_core.networks`; layers and labels are replaced.
     seeds, layers, gammas, pairs
-        All combinations are run; ``pairs`` from :data:`PAIRS`.
+        All combinations are run; ``pairs`` from ``PAIRS``.
     tracked : sequence of float
         Correlations whose tracks are kept, for linear to linear.
     shift : {"one", "both"}
@@ -686,7 +686,7 @@ def variants_table(
     arch, training, tuning, seeds, gammas, device, progress, command
         As in :func:`forgetting_tables`.
     names : sequence of str
-        Variants, from :data:`VARIANTS`.
+        Variants, from ``VARIANTS``.
 
     Returns
     -------

@@ -324,7 +324,7 @@ class Classifier(nn.Module):
 
 
 def head_gap(classifier: Classifier) -> Tensor:
-    """|W_0 - W_1| of a binary head, (d,): what section 6.2 ranks the dimensions by.
+    """``|W_0 - W_1|`` of a binary head, (d,): what section 6.2 ranks the dimensions by.
 
     Raises
     ------

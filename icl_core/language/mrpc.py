@@ -50,7 +50,7 @@ class Source:
     classifier : Classifier
         Trained layers and head, in ``eval()`` mode.
     gap_at_start : Tensor
-        (d,) |W_0 - W_1| of the head before training.
+        (d,) ``|W_0 - W_1|`` of the head before training.
     tune, dev : Ragged
         States before the last layer of the held-out fine-tuning pairs and of the validation pairs.
     tune_labels, dev_labels : Tensor
@@ -263,7 +263,7 @@ def run(
     rates : sequence of float
         Learning rates of the fine-tuning; the paper's is 1e-5.
     pairings : sequence of str
-        For the dimensions by |W_0 - W_1|; the first is used for random dimensions.
+        For the dimensions by ``|W_0 - W_1|``; the first is used for random dimensions.
 
     Returns
     -------

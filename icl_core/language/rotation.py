@@ -70,13 +70,13 @@ def choose(
     Parameters
     ----------
     selection : {"largest", "smallest", "random"}
-        By |W_0 - W_1| (Scenario 1, Scenario 2 of section 6.2) or uniformly.
+        By ``|W_0 - W_1|`` (Scenario 1, Scenario 2 of section 6.2) or uniformly.
     count : int
         How many dimensions, even, in [2, width].
     width : int
         Hidden dimension d.
     gap : Tensor, optional
-        (d,) values |W_0 - W_1|; not used by ``random``.
+        (d,) values ``|W_0 - W_1|``; not used by ``random``.
     pairing : {"rank", "index", "shuffled", "folded"}
         The paper does not say how the chosen dimensions are paired: neighbours in the order of ``gap`` (the default;
         the order of the draw for ``random``), neighbours by index, a random matching, or first with last in the order.

@@ -124,7 +124,7 @@ def phase_curve(log_K: float, p1: float, A: float) -> float:
     """Score of the dominant feature on the limiting path, as a function of the target's.
 
     For large K the two scores of an under-represented query obey
-    ``2 K (1 - exp(-A)) (p1/(1-p1))^2 exp(2 B1) = 1``, once |B1| is large.
+    ``2 K (1 - exp(-A)) (p1/(1-p1))^2 exp(2 B1) = 1``, once ``|B1|`` is large.
     """
     A = _validate.real("A", A, above=0.0)
     return -0.5 * (log_K + math.log(-math.expm1(-A))) - math.log(suppression(p1))
@@ -200,7 +200,7 @@ def proof_log2_K(p1: float) -> float:
     """log2 K from which the contradiction in the proof of Lemma F.12 works, to leading order.
 
     From B1 = -0.501 log K on it needs A to outgrow B1's fall of 0.009 log K up to 0.5 log K, that is a ratio
-    alpha/|beta_1| above 500/9; the ratio is ``K^0.002 ((1-p1)/p1)^2``, taken with ``|beta_1| <= p_k Attn_1^2`` alone.
+    ``alpha / |beta_1|`` above 500/9; the ratio is ``K^0.002 ((1-p1)/p1)^2``, taken with ``|beta_1| <= p_k Attn_1^2`` alone.
     """
     p1 = _validate.real("p1", p1, above=0.0, below=1.0)
     return max(0.0, 500 * math.log2(500 / 9 * (p1 / (1 - p1)) ** 2))
@@ -385,7 +385,7 @@ def windows(path: Flow, clock: dict[str, float]) -> list[Window]:
 
 
 def _lead(path: Flow, s: float) -> float:
-    """Smallest log(alpha / |beta_1|) from ``s`` to the end."""
+    """Smallest ``log(alpha / |beta_1|)`` from ``s`` to the end."""
     if s != s:
         return math.nan
     at = path.rates(np.linspace(s, path.end, 200))
@@ -401,7 +401,7 @@ WINDOW_TEXTS = (
 
 
 def window_margin(text: str, log_K: float, p1: float) -> float:
-    """Margin of one window of :data:`WINDOW_TEXTS` at one size (eps plays no part in it)."""
+    """Margin of one window of ``WINDOW_TEXTS`` at one size (eps plays no part in it)."""
     _validate.choice("text", text, WINDOW_TEXTS)
     path = mean_field.flow(log_K, p1, A_end=1.02 * log_K + 1, rtol=1e-9)
     T1, T2 = path.when_B1(DOMINANT_HIGH * log_K), GAP * log_K
@@ -420,7 +420,7 @@ def smallest_log2_K(text: str, p1: float, *, most: float = 900.0) -> float:
     Parameters
     ----------
     text : str
-        One of :data:`WINDOW_TEXTS`.
+        One of ``WINDOW_TEXTS``.
     p1 : float
         Probability of the dominant feature.
     most : float
