@@ -622,6 +622,159 @@ def windowed(
     )  # fmt: skip
 
 
+def _hypothetical(level: float) -> Callable[[float, float], tuple[float, float]]:
+    """State at B_1 = -level log K: largest log(|beta_1| / alpha) and log|beta_1| over A from 0 to 0.5 log K."""
+
+    def state(log_K: float, p1: float) -> tuple[float, float]:
+        at = mean_field.rates(log_K, p1, np.linspace(0, 0.5 * log_K, 60), -level * log_K)
+        return float((at.minus_beta1 - at.alpha).max()), float(at.minus_beta1.max())
+
+    return state
+
+
+def _stalls(subject: tuple[float, int, float], fast: bool) -> Evidence:
+    """Power of K of the ratio |beta_1| / alpha (0) or of |beta_1| (1) at B_1 = -level log K, at most ``power``."""
+    level, which, power = subject
+    sizes = np.array([300.0, 600.0, 900.0, 1200.0, 1500.0, 1800.0]) * math.log(2)
+    fits = [
+        phases.exponent(list(sizes), [_hypothetical(level)(x, p1)[which] for x in sizes]) for p1 in (0.2, 0.3, 0.5, 0.8)
+    ]
+    worst = max(fit.high for fit in fits)
+    return Evidence(
+        worst <= power + 2e-4, "trend", 24, f"long prompts, B_1 = -{level} log K, A from 0 to 0.5 log K, K = 2^300 to 2^1800, p_1 = 0.2 to 0.8",
+        residual=worst, tolerance=2e-4, tolerance_source="room of the local slope over the claimed power",
+        detail="; ".join(_power_law(fit) for fit in fits),
+    )  # fmt: skip
+
+
+def _proof_size(size: Callable[[float], float], fast: bool) -> Evidence:
+    """log2 K from which alpha / |beta_1| exceeds 500/9 at B_1 = -0.501 log K, by root finding, against a formula."""
+    from scipy.optimize import brentq
+
+    shares = (0.1, 0.2, 0.25, 0.3)
+    found = [
+        brentq(lambda x, p1=p1: -_hypothetical(0.501)(x * math.log(2), p1)[0] - math.log(500 / 9), 100.0, 2100.0)
+        if phases.proof_log2_K(p1) > 0 else 0.0
+        for p1 in shares[1:]
+    ]  # fmt: skip
+    return _tools.agree(
+        found, [size(p1) for p1 in shares[1:]], "p_1 = 0.2, 0.25, 0.3", tolerance=2e-3, source="leading order in K", relative=True,
+        detail="; ".join(f"p_1 = {p1}: K = 2^{phases.proof_log2_K(p1):.0f}" for p1 in (0.2, 0.3, 0.5, 0.8, 0.9)),
+    )  # fmt: skip
+
+
+F12_STEP = Claim(
+    id="conv.lem-F.12.proof.contradiction",
+    label="Lemma F.12, proof",
+    kind="step",
+    title="Below -0.501 log K the dominant weight stalls",
+    statement=r"""
+For $K$ sufficiently large: once $B_{k,1}\le-0.501\log K$, and as long as $A_k\le0.5\log K$, $|\beta_{k,1}|\le O(\alpha_k/K^{0.002})$, so that $A_k$ outgrows a further fall of $B_{k,1}$ by
+$\Omega(\log K)$. With the constants: the ratio $\alpha_k/|\beta_{k,1}|$ must exceed $\frac{0.5}{0.009}=\frac{500}9$, that is
+$K\ge(\frac{500}9(\frac{p_1}{1-p_1})^2)^{500}$ to leading order.""",
+    checks=(
+        Check("ratio of the updates", _stalls, (0.501, 0, -0.002), mutants={"power -0.004": (0.501, 0, -0.004), "at -0.499 log K": (0.499, 0, -0.002)}),
+        Check(
+            "size from which the argument works", _proof_size, phases.proof_log2_K,
+            mutants={"without p_1": lambda p1: 500 * math.log2(500 / 9), "half the bits": lambda p1: phases.proof_log2_K(p1) / 2},
+        ),
+    ),
+    hypotheses=("$K$ sufficiently large", "the other $p_k$ alike", "long prompts", "steps short against $\\log K$: the proof uses $|\\beta_{k,1}|\\ll\\log K$"),
+    uses=("conv.lem-F.9", "conv.lem-F.10"),
+    reconstruction=RECONSTRUCTED,
+    note="The window that it proves holds from $K\\ge\\max(r,1/r)^{100}$ on, far earlier: see Lemma 4.4.",
+    chapter="orders",
+)  # fmt: skip
+
+
+def _sizes(subject: tuple[tuple[str, float, Callable[[float], float]], ...], fast: bool) -> Evidence:
+    """For each (window, p1, log2 K as a function of p1): the window fails at 0.9 of that size in bits, and holds at 1.1."""
+    values = []
+    for text, p1, size in subject if not fast else subject[:2]:
+        bits = size(p1)
+        below, above = (phases.window_margin(text, x * bits * math.log(2), p1) for x in (0.9, 1.1))
+        values += [-below, above]
+    return _tools.at_least(
+        values, "long prompts, each side of the stated size", strength="trend",
+        detail="; ".join(f"{text} at p_1 = {p1}: from K = 2^{size(p1):.0f}" for text, p1, size in subject),
+    )  # fmt: skip
+
+
+def _sized(change: Callable[[float], float], *cases: tuple[str, float, Callable[[float], float]]) -> Any:
+    return tuple((text, p1, lambda x, size=size: change(size(x))) for text, p1, size in cases)
+
+
+_WINDOW_CASES = (
+    ("B1(T2) <= -0.49 log K", 0.35, lambda p1: phases.window_log2_K(p1)[0]),
+    ("A(T2) >= 0.5 log K", 0.5, lambda p1: phases.window_log2_K(p1)[1]),
+    ("B1(T2) <= -0.49 log K", 0.2, lambda p1: phases.window_log2_K(p1)[0]),
+    ("A(T2) >= 0.5 log K", 0.8, lambda p1: phases.window_log2_K(p1)[1]),
+)
+_ZERO_CASES = (
+    ("A(T1) <= 0.1", 0.6, lambda p1: phases.near_zero_log2_K(p1, 0.1)),
+    ("A(T1) <= 0.1", 0.5, lambda p1: phases.near_zero_log2_K(p1, 0.1)),
+    ("A(T1) <= 0.1", 0.3, lambda p1: phases.near_zero_log2_K(p1, 0.1)),
+)
+LARGE = (
+    Claim(
+        id="conv.lem-4.4.sizes", label="Lemma 4.4, 'sufficiently large K'", kind="order", title="How large K must be for the windows of 0.49, 0.51 and 1.01 log K",
+        statement=r"""
+With $r=\sqrt2p_1/(1-p_1)$, to leading order: $T_{1,k}<T_{2,k}$ and $B_{k,1}\le-0.49\log K$ at $T_{2,k}$ hold from $K=r^{-100}$ on (always if $r\ge1$), $A_k\ge0.5\log K$ and
+$B_{k,1}\ge-0.51\log K$ at $T_{2,k}$ from $K=r^{100}$ on (always, but for the smallest $K$, if $r\le1$). Both are moderate only near $p_1=\sqrt2-1$. Below them times keep their orders.""",
+        checks=(Check("each side of the size", _sizes, _WINDOW_CASES, mutants={"half the bits": _sized(lambda x: x / 2, *_WINDOW_CASES), "twice the bits": _sized(lambda x: 2 * x, *_WINDOW_CASES)}),),
+        hypotheses=("the other $p_k$ alike", "long prompts", "small steps"), uses=("conv.lem-4.4.window",), chapter="orders",
+        note="Not in the paper, which says 'sufficiently large'.",
+    ),
+    Claim(
+        id="conv.lem-4.3.sizes", label="Lemma 4.3, 'sufficiently large K'", kind="order", title="How large K must be for A to remain close to zero in phase I",
+        statement=r"""
+To leading order $1-e^{-A_k}=\frac{(1-p_1)^2}{2p_1^2}K^{-0.02}$ at $T_{1,k}$, so that $A_k\le0.1$ there from $K=\bigl(\frac{(1-p_1)^2}{2p_1^2(1-e^{-0.1})}\bigr)^{50}$ on.""",
+        checks=(Check("each side of the size", _sizes, _ZERO_CASES, mutants={"half the bits": _sized(lambda x: x / 2, *_ZERO_CASES), "twice the bits": _sized(lambda x: 2 * x, *_ZERO_CASES)}),),
+        hypotheses=("the other $p_k$ alike", "long prompts", "small steps"), uses=("conv.lem-4.3.small",), chapter="orders",
+        note="Not in the paper, which says 'sufficiently large'.",
+    ),
+)  # fmt: skip
+
+
+def _one_order(subject: tuple[Callable[[float], float], Callable[[float], float]], fast: bool) -> Evidence:
+    """Limits of alpha K^2 and |beta_1| / alpha where B_1 = -0.5 log K, which the path meets if r > 1."""
+    gaps = []
+    for p1 in (0.5, 0.8):
+        path, _ = run(SIZES[2], p1)
+        at = path.rates(path.when_B1(-0.5 * path.log_K))
+        gaps += [
+            math.exp(float(at.alpha) + 2 * path.log_K) / subject[0](p1) - 1,
+            math.exp(float(at.minus_beta1 - at.alpha)) / subject[1](p1) - 1,
+        ]
+    return _tools.agree(gaps, np.zeros(4), "K = 2^430, p_1 = 0.5 and 0.8, where B_1 = -0.5 log K", tolerance=1e-6, source="limit of large K")
+
+
+def _after_four(p1: float) -> float:
+    return (1 - p1) / (1 - ((1 - p1) / p1) ** 2 / 2)
+
+
+SEC_422_SWITCH = Claim(
+    id="conv.sec-4.2.2.switch",
+    label="Section 4.2.2",
+    kind="order",
+    title="The two updates where the dominant weight is at -0.5 log K",
+    statement=r"""
+Once $B_{k,1}=-0.5\log K$: $|\beta_{k,1}|\approx\alpha_k=\Theta(1/K^2)$; and another fall by $0.01\log K$ would give $|\beta_{k,1}|\le O(K^{-2.01})$ while $A_k\le0.5\log K$. Measured:
+$\alpha_kK^2\to(1-p_1)/(1-\frac{(1-p_1)^2}{2p_1^2})$ and $|\beta_{k,1}|/\alpha_k\to(\frac{p_1}{1-p_1})^2-\frac12$ there, a constant that is large for $p_1$ near 1.""",
+    checks=(
+        Check(
+            "limits at -0.5 log K", _one_order, (_after_four, lambda p1: (p1 / (1 - p1)) ** 2 - 0.5),
+            mutants={"without the half": (_after_four, lambda p1: (p1 / (1 - p1)) ** 2), "alpha as at the start": (lambda p1: 1 - p1, lambda p1: (p1 / (1 - p1)) ** 2 - 0.5)},
+        ),
+        Check("|beta_1| at -0.51 log K", _stalls, (0.51, 1, -2.01), mutants={"power -2.03": (0.51, 1, -2.03)}),
+    ),
+    hypotheses=("$p_1>\\sqrt2-1$ in the first check: for smaller $p_1$ the weight does not come down to $-0.5\\log K$ before $A_k$ has grown", "long prompts"),
+    uses=("conv.lem-F.10",),
+    reconstruction=RECONSTRUCTED,
+    chapter="phases",
+)  # fmt: skip
+
+
 PHASE_TWO = (
     windowed(
         "conv.ih-F.2.a", "Induction Hypothesis F.2 (a)", "Target score in phase II",
@@ -1850,7 +2003,7 @@ THEOREM_CHECKED = tuple(
 )
 
 _RECORDS: tuple[Claim, ...] = (
-    SEC_421, *PHASE_ONE, IH_F1_B, IH_F1_C, EQ_21, *PHASE_TWO, *PHASE_THREE, F4_EXISTS, *PHASE_FOUR, F23_STEP, *THEOREM_CHECKED, SEC_424,
+    SEC_421, *PHASE_ONE, IH_F1_B, IH_F1_C, EQ_21, *PHASE_TWO, F12_STEP, *LARGE, SEC_422_SWITCH, *PHASE_THREE, F4_EXISTS, *PHASE_FOUR, F23_STEP, *THEOREM_CHECKED, SEC_424,
     *LEM_45, *SEC_423, *SEC_F1, *DOMINANT_CHECKED, C1_BETA, WINDOW_STEPS, G5_STEP, G1_EXISTS, THM_33_TEXT, THM_33_ATTENTION, THM_33_FINITE, FIG_1,
     *SEC_6,
 )  # fmt: skip
