@@ -158,8 +158,6 @@ class Beyond:
         object.__setattr__(
             self, "correlations", tuple(_validate.reals("correlations", self.correlations, least=0.0, most=0.9))
         )
-        if not self.correlations:
-            raise ValueError("correlations must be a list of numbers in [0, 0.9], got none")
         features.generator(self.seed)
 
     @property
