@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from icl_core import _validate, features, fine_tuning, population
+from icl_core.experiments import explorables
 from icl_core.prompts import balanced
 from icl_core.results import Table, provenance
 from icl_core.theory import forgetting, ood
@@ -210,7 +211,7 @@ def draw_boundary(table: Table) -> Figure:
     axes.axvline(forgetting.critical_eps(), color="0.4", linewidth=0.8)
     axes.text(forgetting.critical_eps(), -0.05, r"$\epsilon_c$ ", ha="right", va="top")
     axes.set(xscale="log", xlabel=r"$\epsilon$", ylabel=r"$\gamma_2$", ylim=(-1.02, 0))
-    axes.legend(loc="center left")
+    axes.legend(loc="lower left")
     return figure
 
 
@@ -319,6 +320,387 @@ def draw_map(
         axes.set_xlabel(r"$\gamma_1$")
     figure.colorbar(mesh, ax=grid, label=r"forgetting / $\epsilon$", shrink=0.7, extend="both")
     return figure
+
+
+class Paths(NamedTuple):
+    """Two features along the gradient flow of fine-tuning; last axes: time, then feature.
+
+    ``times`` has no feature axis. ``rise`` is ``Delta_{m,alpha}`` so far, ``gap_U`` and ``gap_V`` are score gaps
+    ``alpha_m - beta_{n,m}``.
+    """
+
+    times: np.ndarray
+    rise: np.ndarray
+    gap_U: np.ndarray
+    gap_V: np.ndarray
+
+    @property
+    def loss_U(self) -> np.ndarray:
+        """Loss on the features U."""
+        return 0.5 / (1 + np.exp(self.gap_U)) ** 2
+
+    @property
+    def loss_V(self) -> np.ndarray:
+        """Loss on the features V."""
+        return 0.5 / (1 + np.exp(self.gap_V)) ** 2
+
+
+def paths(gamma1: Any, gamma2: Any, eps: Any, points: int = 41) -> Paths:
+    """Follow two features through fine-tuning, exactly.
+
+    Parameters
+    ----------
+    gamma1, gamma2, eps : array, broadcastable
+        As in :func:`icl_core.theory.forgetting.two_features`.
+    points : int
+        Times per instance, from 0 to the end, evenly spaced in log(1 + time).
+
+    Returns
+    -------
+    Paths
+        Arrays of the broadcast shape followed by (points,) and (points, 2).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+
+    Notes
+    -----
+    The flow time at a score gap is known in closed form (:func:`icl_core.theory.forgetting.elapsed`); it is inverted by
+    bisection.
+    """
+    points = _validate.integer("points", points, least=2)
+    end = forgetting.two_features(gamma1, gamma2, eps)
+    a, b, e = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (gamma1, gamma2, eps)))
+    target = np.log((1 - np.sqrt(e)) / np.sqrt(e))[..., None, None]
+    p = np.stack([a * (a + b), b * (a + b)], axis=-1)[..., None, :]
+    start = p * target / 2
+    longest = np.clip(end.times.max(-1), 0, None)
+    times = np.expm1(np.linspace(0, 1, points) * np.log1p(longest)[..., None])
+    due = forgetting.elapsed(start) + times[..., None]
+    low = np.broadcast_to(start, due.shape).copy()
+    high = np.broadcast_to(start + 2 * end.last[..., None, :], due.shape) + 1e-12
+    for _ in range(60):
+        middle = (low + high) / 2
+        late = forgetting.elapsed(middle) > due
+        low, high = np.where(late, low, middle), np.where(late, middle, high)
+    rise = (low - start) / 2
+    return Paths(times, rise, low, target + p * rise)
+
+
+def exponents(gamma1: float = 1.0, eps: float = 0.01, eta: float = 0.01, points: int = 81) -> Table:
+    """Measure the exponents of Theorem H.1 by gradient descent, beside c1, d1 and c2 of Theorem H.5.
+
+    Parameters
+    ----------
+    gamma1 : float
+        The larger correlation.
+    eps, eta : float
+        Target of the total loss, and step size.
+    points : int
+        Values of gamma2 strictly between ``-|gamma1|`` and ``|gamma1|``.
+
+    Returns
+    -------
+    Table
+        One row per gamma2; a measured exponent is ``log_g(1 / sqrt(2 L) - 1)``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    began = time.perf_counter()
+    gamma1 = _validate.real("gamma1", gamma1, least=-1.0, most=1.0)
+    g = forgetting.g_eps(eps)
+    points = _validate.integer("points", points, least=2)
+    gamma2 = torch.linspace(-abs(gamma1), abs(gamma1), points + 2, dtype=torch.float64)[1:-1]
+    run = fine_tuning.fine_tune_gamma(torch.stack([torch.full_like(gamma2, gamma1), gamma2], -1), eps, eta)
+    measured = torch.log(1 / torch.sqrt(2 * run.losses_on_V) - 1).numpy() / math.log(g)
+    x = gamma2.numpy()
+    right, printed = forgetting.constants(gamma1, x), forgetting.constants_printed(gamma1, x)
+    frame = pd.DataFrame(
+        {
+            "gamma2": x, "exponent1": measured[:, 0], "exponent2": measured[:, 1], "c1": right.c1, "d1": right.d1,
+            "d1_printed": printed.d1, "c2": right.c2,
+        }
+    )  # fmt: skip
+    columns = {
+        "gamma2": "correlation of the second feature", "exponent1": "measured exponent of L_v1",
+        "exponent2": "measured exponent of L_v2", "c1": "c1 of Theorem H.5", "d1": "d1, corrected",
+        "d1_printed": "d1 of Theorem H.5 as printed", "c2": "c2 of Theorem H.5",
+    }  # fmt: skip
+    return _table(frame, columns, {"gamma1": gamma1, "eps": eps, "eta": eta, "points": points}, began)
+
+
+def draw_exponents(table: Table) -> Figure:
+    """Draw measured exponents over gamma2 with the constants of Theorem H.5."""
+    from matplotlib.figure import Figure
+
+    frame = table.frame
+    x = frame["gamma2"]
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True)
+    left.fill_between(x, frame["d1"], frame["c1"], color="#0072B2", alpha=0.15, linewidth=0)
+    left.plot(x, frame["c1"], color="#0072B2", ls="--", label="$c_1$")
+    left.plot(x, frame["d1"], color="#0072B2", ls=":", label="$d_1$, corrected")
+    left.plot(x, frame["d1_printed"], color="#D55E00", ls="-.", label="$d_1$, printed")
+    left.plot(x, frame["exponent1"], color="#000000", ls="-", lw=1.2, label="gradient descent")
+    right.plot(x, frame["c2"], color="#0072B2", ls="--", label="$c_2$")
+    right.plot(x, frame["exponent2"], color="#000000", ls=":", lw=1.8, label="gradient descent")
+    for axes, name in ((left, "$L_{v_1}$"), (right, "$L_{v_2}$")):
+        axes.axhline(1, color="0.5", linewidth=0.8, linestyle="-")
+        axes.set(xlabel=r"$\gamma_2$", ylabel=f"exponent of {name}")
+        axes.legend(fontsize=8)
+    return figure
+
+
+def corollary_map(eps: Sequence[float] = (0.05, 0.01, 1e-4), points: int = 121) -> Table:
+    """Judge Corollary H.2 (3) and (4), printed and corrected, over the correlations with ``gamma1 > |gamma2|``.
+
+    Parameters
+    ----------
+    eps : sequence of float
+        Targets of the total loss, each in (0, 1/4).
+    points : int
+        Grid points of gamma2 on [-1, 1]; gamma1 has half as many on (0, 1].
+
+    Returns
+    -------
+    Table
+        One row per (eps, gamma1, gamma2). A judgement is 0 where the corollary is silent, 1 where what it says is
+        true, 2 where it is false (or where both of its items apply, which contradict each other).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+
+    Notes
+    -----
+    Only products of correlations matter, so gamma1 > 0 loses nothing.
+    """
+    began = time.perf_counter()
+    targets = _validate.reals("eps", eps, above=0.0, below=0.25)
+    points = _validate.integer("points", points, least=5)
+    frames = []
+    for target in targets:
+        a, b = np.meshgrid(np.linspace(0, 1, points // 2 + 1)[1:], np.linspace(-1, 1, points), indexing="ij")
+        keep = np.abs(b) < a - 1e-9
+        a, b = a[keep], b[keep]
+        total = forgetting.two_features(a, b, target).forgetting.sum(-1)
+        as_printed, right = forgetting.constants_printed(a, b), forgetting.constants(a, b)
+        says = {
+            "printed": (
+                as_printed.c2 < forgetting.threshold_printed(as_printed.c1, target),
+                as_printed.c2 > forgetting.threshold_printed(as_printed.d1, target),
+            ),
+            "corrected": (
+                right.c2 > forgetting.threshold(right.d1, target),
+                right.c2 < forgetting.threshold(right.c1, target),
+            ),
+        }
+        columns = {"eps": target, "gamma1": a, "gamma2": b, "F": total}
+        for name, (negative, positive) in says.items():
+            wrong = (negative & (total >= 0)) | (positive & (total <= 0))
+            columns[name] = np.where(negative | positive, np.where(wrong, 2, 1), 0)
+        frames.append(pd.DataFrame(columns))
+    meaning = {
+        "eps": "target of the total loss", "gamma1": "larger correlation", "gamma2": "smaller correlation",
+        "F": "total forgetting", "printed": "printed items (3), (4): 0 silent, 1 true, 2 false",
+        "corrected": "corrected items: 0 silent, 1 true, 2 false",
+    }  # fmt: skip
+    parameters = {"eps": targets, "points": points}
+    return _table(pd.concat(frames, ignore_index=True), meaning, parameters, began)
+
+
+def draw_corollary_map(table: Table) -> Figure:
+    """Draw where Corollary H.2 (3) and (4) speak and where they are wrong: one column per eps."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    colors = ("#F2F2F2", "#8CC4E8", "#D55E00")
+    frame = table.frame
+    levels = list(dict.fromkeys(frame["eps"]))
+    figure = Figure(figsize=(1.9 * len(levels) + 0.9, 6.2), layout="constrained")
+    grid = figure.subplots(2, len(levels), sharex=True, sharey=True, squeeze=False)
+    for column, level in enumerate(levels):
+        part = frame[frame["eps"] == level]
+        truth = part.pivot(index="gamma2", columns="gamma1", values="F")
+        for row, name in enumerate(("printed", "corrected")):
+            axes = grid[row, column]
+            sheet = part.pivot(index="gamma2", columns="gamma1", values=name)
+            axes.pcolormesh(sheet.columns, sheet.index, np.ma.masked_invalid(sheet), cmap=ListedColormap(colors),
+                            vmin=-0.5, vmax=2.5, shading="nearest", rasterized=True)  # fmt: skip
+            axes.contour(truth.columns, truth.index, np.ma.masked_invalid(truth), levels=[0], colors="k",
+                         linewidths=0.9)  # fmt: skip
+            axes.grid(False)
+            axes.set_title(rf"{name}, $\epsilon={level:g}$", fontsize=9)
+    for axes in grid[-1]:
+        axes.set_xlabel(r"$\gamma_1$")
+    for axes in grid[:, 0]:
+        axes.set_ylabel(r"$\gamma_2$")
+    names = ("says nothing", "says the sign of $F$", "says the wrong sign")
+    handles = [Patch(facecolor=c, edgecolor="0.6", label=n) for c, n in zip(colors, names, strict=True)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def draw_single_feature(table: Table) -> Figure:
+    """Draw forgetting of one feature among K, with the printed and the corrected border of Theorem H.3 (1)."""
+    from matplotlib.figure import Figure
+
+    frame, eps = table.frame, table.provenance["parameters"]["eps"]
+    sizes = list(dict.fromkeys(frame["K"]))
+    figure = Figure(figsize=(2.3 * len(sizes) + 0.7, 3.4), layout="constrained")
+    grid = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    mesh: Any = None
+    for axes, K in zip(grid, sizes, strict=True):
+        sheet = frame[frame["K"] == K].pivot(index="rest", columns="own", values="F1") / eps
+        mesh = axes.pcolormesh(sheet.columns, sheet.index, np.clip(sheet, -0.4, 0.4), cmap="PuOr_r", vmin=-0.4, vmax=0.4,
+                               shading="nearest", rasterized=True)  # fmt: skip
+        x = np.array([-1.0, 1.0])
+        axes.plot(x, -x, color="#D55E00", ls="--", lw=1.4, label="printed border")
+        axes.plot(x, -(K - 1) * x, color="#000000", ls="-", lw=1.4, label="corrected border")
+        axes.set(xlim=(-1, 1), ylim=(-1, 1), xlabel=r"$\gamma_k$", title=f"$K={K}$")
+        axes.set_aspect("equal")
+        axes.grid(False)
+    grid[0].set_ylabel(r"$\gamma_n$, all $n\neq k$")
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    figure.colorbar(mesh, ax=list(grid), label=r"$F_{v_k}/\epsilon$", shrink=0.7, extend="both")
+    return figure
+
+
+def draw_paths(table: Table) -> Figure:
+    """Draw losses on both domains and forgetting over the flow time of one fine-tuning run of two features."""
+    from matplotlib.figure import Figure
+
+    frame, eps = table.frame, table.provenance["parameters"]["eps"]
+    figure = Figure(figsize=(7.6, 3.2), layout="constrained")
+    first, second = figure.subplots(1, 2, sharex=True)
+    x = 1 + frame["time"]
+    for m, color in ((1, "#0072B2"), (2, "#D55E00")):
+        first.plot(x, frame[f"loss_U{m}"], color=color, ls="-", label=f"$L_{{u_{m}}}$")
+        first.plot(x, frame[f"loss_V{m}"], color=color, ls="--", label=f"$L_{{v_{m}}}$")
+        second.plot(x, frame[f"F{m}"] / eps, color=color, ls="--", label=f"$F_{{v_{m}}}$")
+    first.axhline(eps / 2, color="#000000", ls=":", lw=1)
+    second.plot(x, (frame["F1"] + frame["F2"]) / eps, color="#000000", ls="-", label="total $F$")
+    second.axhline(0, color="0.5", lw=0.8, ls="-")
+    first.set(xscale="log", yscale="log", xlabel=r"1 + steps $\times\,\eta$", ylabel="loss")
+    second.set(xlabel=r"1 + steps $\times\,\eta$", ylabel=r"forgetting / $\epsilon$")
+    for axes in (first, second):
+        axes.legend(fontsize=8)
+    return figure
+
+
+def path_table(gamma1: float, gamma2: float, eps: float, points: int = 121) -> Table:
+    """Tabulate one run of :func:`paths`: losses on both domains and forgetting over time."""
+    began = time.perf_counter()
+    run = paths(gamma1, gamma2, eps, points)
+    columns = {"time": run.times}
+    for m in (0, 1):
+        columns[f"loss_U{m + 1}"], columns[f"loss_V{m + 1}"] = run.loss_U[:, m], run.loss_V[:, m]
+        columns[f"F{m + 1}"] = run.loss_V[:, m] - eps / 2
+    meaning = {"time": "flow time, steps times eta"}
+    for m in (1, 2):
+        meaning |= {
+            f"loss_U{m}": f"loss on u_{m}", f"loss_V{m}": f"loss on v_{m}", f"F{m}": f"forgetting of v_{m} so far",
+        }  # fmt: skip
+    parameters = {"gamma1": gamma1, "gamma2": gamma2, "eps": eps, "points": points}
+    return _table(pd.DataFrame(columns), meaning, parameters, began)
+
+
+def explorable(
+    steps: int = 11, eps: Sequence[float] = (0.1, 0.01, 0.001), points: int = 21, command: str = COMMAND
+) -> explorables.Explorable:
+    """Compute the tables behind the figure with controls for both correlations and eps.
+
+    Parameters
+    ----------
+    steps : int
+        Values of each correlation between -1 and 1.
+    eps : sequence of float
+        Targets to choose from, each in (0, 1/4).
+    points : int
+        Times per curve.
+    command : str
+        Shell command that makes the tables again.
+
+    Returns
+    -------
+    Explorable
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    began = time.perf_counter()
+    targets = _validate.reals("eps", eps, above=0.0, below=0.25)
+    side = np.linspace(-1, 1, _validate.integer("steps", steps, least=3, most=41))
+    e, a, b = np.meshgrid(targets, side, side, indexing="ij")
+    run = paths(a, b, e, points)
+    scale = np.log((1 - np.sqrt(e)) / np.sqrt(e))[..., None] / 2
+    first, second = run.rise[..., 0], run.rise[..., 1]
+    product = (a * b)[..., None]
+    lost = (run.loss_V - e[..., None, None] / 2) / e[..., None, None]
+    curves = {
+        "time": 1 + run.times,
+        "alpha_u1": (a**2)[..., None] * scale + first, "alpha_u2": (b**2)[..., None] * scale + second,
+        "beta_u1": -product * scale - first, "beta_u2": -product * scale - second,
+        "alpha_v1": scale + (a**2)[..., None] * first, "alpha_v2": scale + (b**2)[..., None] * second,
+        "beta_v1": -scale - product * first, "beta_v2": -scale - product * second,
+        "loss_u1": run.loss_U[..., 0], "loss_u2": run.loss_U[..., 1],
+        "loss_v1": run.loss_V[..., 0], "loss_v2": run.loss_V[..., 1],
+        "F1": lost[..., 0], "F2": lost[..., 1], "F": lost.sum(-1),
+    }  # fmt: skip
+    where = ("eps", "gamma1", "gamma2")
+    tables = {
+        name: explorables.Lookup(where, explorables.rounded(torch.from_numpy(np.ascontiguousarray(x)), 3))
+        for name, x in curves.items()
+    }
+    for name in ("F1", "F2", "F"):
+        last = torch.from_numpy(np.ascontiguousarray(curves[name][..., -1] * e))
+        last = torch.where(last.abs() < _NEUTRAL * torch.from_numpy(e), 0.0, last)
+        tables[f"{name}_end"] = explorables.Lookup(where, explorables.rounded(last, 3))
+    shown = tuple(f"{x:.2g}" for x in side)
+    pairs = (("u", "Scores on the new features U"), ("v", "Scores on the training features V"))
+    time_axis = "1 + steps × η"
+
+    def lines(title: str, y: str, series: dict[str, str], log_y: bool = False) -> explorables.Lines:
+        drawn = tuple(explorables.Series(label, table) for table, label in series.items())
+        return explorables.Lines(title, "time", time_axis, y, drawn, log_x=True, log_y=log_y)
+
+    return explorables.Explorable(
+        name="forgetting-two-features",
+        title="Fine-tune two features and watch what the old ones lose",
+        controls=(
+            explorables.Control("gamma1", "Correlation γ₁", tuple(side.tolist()), shown, start=steps - 1),
+            explorables.Control("gamma2", "Correlation γ₂", tuple(side.tolist()), shown, start=steps // 5),
+            explorables.Control("eps", "Target ε", tuple(targets), start=min(1, len(targets) - 1), kind="choice"),
+        ),
+        panels=(
+            *(
+                lines(
+                    title, "score", {
+                        f"alpha_{w}1": f"α of {w}₁", f"alpha_{w}2": f"α of {w}₂", f"beta_{w}1": f"β for query {w}₁",
+                        f"beta_{w}2": f"β for query {w}₂",
+                    },
+                )
+                for w, title in pairs
+            ),
+            lines("Losses on both domains", "loss",
+                  {"loss_u1": "u₁", "loss_u2": "u₂", "loss_v1": "v₁", "loss_v2": "v₂"}, log_y=True),
+            lines("Forgetting, divided by ε", "forgetting / ε", {"F1": "v₁", "F2": "v₂", "F": "total"}),
+        ),
+        tables=tables,
+        sentence="γ₁ = {gamma1}, γ₂ = {gamma2}, ε = {eps}: fine-tuning changes the loss on v₁ by {F1_end}, on v₂ by "
+        "{F2_end}, in total by {F_end}.",
+        provenance=provenance({"steps": steps, "eps": targets, "points": points}, started=began, command=command),
+    )  # fmt: skip
 
 
 def shift_of(overlap: Tensor, outside: Tensor | None = None, d: int | None = None) -> tuple[Tensor, Tensor]:
