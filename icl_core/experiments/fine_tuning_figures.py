@@ -1065,5 +1065,5 @@ def draw_correlated(table: Table) -> Figure:
     right.set(ylabel="ratio", ylim=(None, 1.2))
     for axes in (left, middle, right):
         axes.set_xlabel("inner product c within a set")
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=7, loc="center" if axes is right else "best")
     return figure
