@@ -41,7 +41,7 @@ NAMES = ("balanced", "phases", "orders")
 def test_a_bad_parameter_is_named(name, parameter, value):
     chapter = chapters.load(BOOK / f"{name}.md")
     chosen = chapters.values(chapter, "book", {parameter: value})
-    with pytest.raises(chapters.ChapterError, match=f"{parameter} must "):
+    with pytest.raises(chapters.ChapterError, match=rf"{parameter}\S* must "):
         chapters.check(chapter, chosen)
 
 
@@ -87,8 +87,8 @@ def test_stored_tables_are_what_the_code_computes():
     drift = results.read_table(BOOK / "results" / "orders-drift").frame
     again = convergence_phases.drift((0.8,), (40,)).frame.iloc[0]
     kept = drift[(drift.p1 == 0.8) & (drift.log2_K == 40)].iloc[0]
-    assert again.A == pytest.approx(kept.A, abs=1e-7)
-    assert again.B1 == pytest.approx(kept.B1, abs=1e-7)
+    assert abs(again.A - kept.A) < 1e-7
+    assert abs(again.B1 - kept.B1) < 1e-7
     needed = results.read_table(BOOK / "results" / "orders-thresholds").frame
     lower = needed[(needed.p1 == 0.8) & (needed.window == "A(T2) >= 0.5 log K")].log2_K.item()
     above, below = (phases.window_margin("A(T2) >= 0.5 log K", x * math.log(2), 0.8) for x in (lower + 2, lower - 2))
