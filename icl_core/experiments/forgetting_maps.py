@@ -559,8 +559,8 @@ def draw_single_feature(table: Table) -> Figure:
     mesh: Any = None
     for axes, K in zip(grid, sizes, strict=True):
         sheet = frame[frame["K"] == K].pivot(index="rest", columns="own", values="F1") / eps
-        mesh = axes.pcolormesh(sheet.columns, sheet.index, np.clip(sheet, -0.4, 0.4), cmap="PuOr_r", vmin=-0.4, vmax=0.4,
-                               shading="nearest", rasterized=True)  # fmt: skip
+        mesh = axes.pcolormesh(sheet.columns, sheet.index, np.clip(sheet, -0.4, 0.4), cmap="PuOr_r", vmin=-0.4,
+                               vmax=0.4, shading="nearest", rasterized=True)  # fmt: skip
         x = np.array([-1.0, 1.0])
         axes.plot(x, -x, color="#D55E00", ls="--", lw=1.4, label="printed border")
         axes.plot(x, -(K - 1) * x, color="#000000", ls="-", lw=1.4, label="corrected border")

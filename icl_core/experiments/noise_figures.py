@@ -473,23 +473,6 @@ def sign_radius(
     return _table(pd.DataFrame(rows), columns, parameters, began)
 
 
-def draw_sign_radius(table: Table) -> Figure:
-    """Draw the noise at which a sign first breaks over eps, for every instance."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(layout="constrained")
-    axes = figure.subplots()
-    frame = table.frame
-    for (gamma, part), color, line in zip(frame.groupby("gamma", sort=False), COLORS, LINES, strict=False):
-        axes.plot(part["eps"], part["broken"], color=color, ls=line, marker="o", ms=4, label=rf"$\gamma=({gamma})$")
-    ends = np.array([frame["eps"].min(), frame["eps"].max()])
-    axes.plot(ends, ends / 20, color="0.4", ls=":", lw=1.2, label=r"$\epsilon/20$")
-    axes.set(xscale="log", yscale="log", xlabel=r"target $\epsilon$",
-             ylabel=r"$\sigma_{\mathrm{eff}}^2$ at which a sign breaks")  # fmt: skip
-    axes.legend(fontsize=8)
-    return figure
-
-
 def update_brackets(
     rest: Sequence[float] = (0.8, -0.5),
     K: int = 3,
@@ -546,7 +529,9 @@ def update_brackets(
                     "rest": other, "own": x, "rise": rise.numpy(), "fall": fall.numpy(),
                     "rise_printed": [noise.rise_printed(K, g, other) for g in x],
                     "rise_corrected": [noise.rise_corrected(K, g, other) for g in x],
-                    "fall_printed": [noise.fall_printed(K, float(r), g, other, 1.0) for r, g in zip(rise, x, strict=True)],
+                    "fall_printed": [
+                        noise.fall_printed(K, float(r), g, other, 1.0) for r, g in zip(rise, x, strict=True)
+                    ],
                     "fall_corrected": rise.numpy() / (K - 1),
                 }
             )
@@ -621,9 +606,7 @@ def noisy_forgetting(
         run = fine_tuning.from_overlap(
             A, torch.diag_embed(gamma), eps, eta, law=prompts, threshold=threshold(prompts, eps)
         )
-        after, before = (
-            population.losses(x, balanced(2)).sum(-1) for x in (run.scores_on_V, run.scores_on_V_before)
-        )
+        after, before = (population.losses(x, balanced(2)).sum(-1) for x in (run.scores_on_V, run.scores_on_V_before))
         frames.append(
             pd.DataFrame(
                 {
@@ -656,9 +639,7 @@ def draw_noisy_forgetting(table: Table) -> Figure:
     return figure
 
 
-def small_noise(
-    noises: Sequence[float], eps: float = 0.01, gamma: Sequence[float] = (1.0, -0.6)
-) -> Table:
+def small_noise(noises: Sequence[float], eps: float = 0.01, gamma: Sequence[float] = (1.0, -0.6)) -> Table:
     """Compare noisy with noiseless quantities as the noise vanishes, along the gradient flow.
 
     Parameters
