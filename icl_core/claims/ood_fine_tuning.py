@@ -187,7 +187,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "ood.ass-5.4.rotation",
         "Assumption 5.4 and eq. 15",
-        "assumption",
+        "text",
         "The simulated rotation is not of this kind",
         "For random V, as in Section 6.1, $U=R_{1,2}(\\theta)V$ does not satisfy Assumption 5.4: $\\langle "
         "v_k,u_n\\rangle\\ne0$ for some $n\\ne k$.",
@@ -466,7 +466,6 @@ CLAIMS: tuple[Claim, ...] = (
         (_F4[0],),
         uses=("ood.lem-D.10", "ood.eq-17"),
         chapter="forgetting",
-        same_as=("ood.lem-D.10",),
         note="Exact step by step, hence for the sum of any steps of any sizes; the tests follow whole runs in R^d.",
     ),
     Claim(

@@ -1032,7 +1032,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"$\alpha_{u_1}-\beta_{u_2,u_1}$ starts at $(\gamma_1^2+\gamma_1\gamma_2)\alpha^*$: the sign of $\gamma_1\gamma_2$ is wrong.",
         corrected=r"$\Delta_{1,\alpha}^{(t_1)} = \tfrac12\big(1-\tfrac{\gamma_1^2+\gamma_1\gamma_2}{2}\big)\log g_\epsilon$.",
-        uses=("ood.thm-F.4.init", "ood.lem-5.3.result"),
+        uses=("ood.thm-F.4.init", "ood.lem-5.3.result", "ood.eq-16"),
     ),
     _claim(
         "ood.thm-H.5.delta.second", "proof of Theorem H.5", "equation", "Delta_2 at t_2",
@@ -1048,7 +1048,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"The feature is $u_2$: its square is $\gamma_2^2$.",
         corrected=r"$\Delta_{2,\alpha}^{(t_2)} = \tfrac12\big(1-\tfrac{\gamma_2^2+\gamma_1\gamma_2}{2}\big)\log g_\epsilon$.",
-        uses=("ood.thm-F.4.init", "ood.lem-5.3.result"),
+        uses=("ood.thm-F.4.init", "ood.lem-5.3.result", "ood.eq-16"),
         note="The sentence before it says that $L_{u_1}$ converges at $T_1+t_2$; $L_{u_2}$ is meant.",
     ),
     _claim(
@@ -1174,15 +1174,15 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.sec-H.text.order", "Appendix H, text", "text", "Larger |gamma| converges earlier",
-        r"For $K=2$ the feature with the larger $|\gamma|$ converges first.",
-        hypotheses=(PAIR,),
+        r"For $K=2$ the feature with the larger $|\gamma|$ converges first: strictly along the flow, and never later with discrete steps.",
+        hypotheses=(PAIR, r"step sizes up to 6.4, which keep the order of the score gaps (record of Lemma H.4)"),
         checks=(
             Check("flow and gradient descent", _earlier, lambda own, other: abs(own), mutants={
                 "larger signed gamma": lambda own, other: own, "smaller magnitude": lambda own, other: -abs(own),
             }),
             Check("the same for K = 3", _earlier_many, None, "reading"),
         ),
-        uses=("ood.lem-H.4.result",),
+        uses=("ood.lem-H.4.result", "ood.eq-16"),
         note=r"With discrete steps both may converge at the same step. For $K > 2$ it is not true: the initial score gap is"
         r" $\gamma_k^2$ plus the products $\gamma_k\gamma_n$, whose signs matter.",
     ),
@@ -1215,14 +1215,14 @@ CLAIMS: tuple[Claim, ...] = (
             Check("eta = exp(-alpha_max)", _first_leads, _proved_eta, "corrected", {
                 "eta = 40": lambda a, b, e: 40.0, "eta = 1 / alpha_max": _printed_eta,
             }),
-            Check("one step is monotone for eta up to 1", _monotone_map, 1.0, "corrected", {"eta = 10": 10.0}),
+            Check("one step is monotone for eta up to 6.4", _monotone_map, 6.4, "corrected", {"eta = 10": 10.0}),
             Check("alpha_max read as a bound that the run obeys", _first_leads, _obeyed_eta, "reading"),
         ),
         why=r"For $\epsilon$ near 1/4 the bound on $\alpha$ is small and allows steps that overshoot.",
         corrected=r"$\eta_t \le \exp(-\alpha_{\max})$, which is what the last line of the proof uses; $\eta_t \le 6.4$ is enough, since then"
         r" $z + 2\eta a(1-a)^2$ increases with the score gap $z$.",
         note=r"If $\alpha_{\max}$ is read as a number that the $\alpha$-type scores of the very run do not exceed, the printed condition is enough.",
-        uses=("ood.thm-F.4.init", "ood.lem-D.3.alpha"),
+        uses=("ood.thm-F.4.init", "ood.lem-D.3.alpha", "ood.eq-16"),
     ),
     _claim(
         "ood.lem-H.4.proof.rewrite", "proof of Lemma H.4", "step", "Loss for two features",

@@ -487,6 +487,7 @@ $\frac{K\alpha}{K-1}\bigl([M^\top M]_{kk'}-\langle u_k,\bar v\rangle\langle u_{k
     ),
     uses=("ood.lem-E.1.scores", "ood.gd"),
     chapter="ood-generalisation",
+    reconstruction="$\\alpha_{K,\\epsilon^*}$ in three places is read as $\\alpha^*_{K,\\epsilon}$.",
     note="Step (ii) uses Lemma E.1 and inherits its overshoot: the chain is exact for whatever $\\alpha$ training "
     "reached.",
 )
