@@ -119,6 +119,7 @@ def train_models(
     store: str | os.PathLike[str] | None = None,
     progress: bool = False,
     workers: int = 1,
+    insist: bool = True,
 ) -> Trained:
     """Train one model per seed on features of its own until every feature's loss is at most eps / K.
 
@@ -135,11 +136,14 @@ def train_models(
     device : str
     store : path, optional
         Folder for checkpoints; an interrupted run goes on from there.
+    insist : bool
+        Whether a model that does not get there is an error.
 
     Raises
     ------
     RuntimeError
-        If a model does not meet the rule in ``training.steps`` steps; says how many and how far they came.
+        If ``insist`` and a model does not meet the rule in ``training.steps`` steps; says how many and how far they
+        came.
     """
     K = _validate.integer("K", K, least=2, most=arch.d)
     seeds = [_validate.integer("seeds", seed, least=0) for seed in seeds]
@@ -150,8 +154,8 @@ def train_models(
         arch, start, V, training, seeds=seeds, progress=progress, workers=workers,
         checkpoint=None if store is None else Path(store) / name,
     )  # fmt: skip
-    if training.eps is not None and bool((run.stopped < 0).any()):
-        late = run.stopped < 0
+    late = run.stopped < 0
+    if insist and training.eps is not None and bool(late.any()):
         worst = float(run.losses["train"][-1, late].amax() * K)
         raise RuntimeError(
             f"{int(late.sum())} of {len(seeds)} models did not reach eps = {training.eps:g} in {training.steps} steps; "
@@ -699,14 +703,15 @@ def variants_table(
         change, train_change, tune_change, eps, shift = VARIANTS[_validate.choice("names", name, tuple(VARIANTS))]
         trained = train_models(
             replace(arch, layers=1, **change), replace(training, eps=eps, **train_change),
-            K=2, seeds=seeds, device=device, progress=progress,
+            K=2, seeds=seeds, device=device, progress=progress, insist=False,
         )  # fmt: skip
         out = fine_tune(trained, replace(tuning, **tune_change), gammas, eps=eps, shift=shift, progress=progress)
         predicted = theory_forgetting(gammas, eps, shift=shift)
         for m, seed in enumerate(seeds):
             rows += [
                 {
-                    "variant": name, "seed": seed, "gamma": gamma, "before": out.source[0, m, j],
+                    "variant": name, "seed": seed, "gamma": gamma,
+                    "trained": int(trained.run.stopped[m]), "before": out.source[0, m, j],
                     "forgetting": out.at_rule[m, j], "forgetting_end": out.at_end[m, j], "theory": predicted[j],
                 }
                 for j, gamma in enumerate(gammas)
@@ -717,6 +722,7 @@ def variants_table(
         results.provenance(note, seed=min(seeds), device=_device(device), started=started, command=command),
         {
             "variant": "what differs from the default", "seed": "model", "gamma": "correlation",
+            "trained": "training steps to the rule, -1 if it was not met",
             "before": "loss on the training domain before fine-tuning",
             "forgetting": "its change when the rule on the OOD domain is met",
             "forgetting_end": "its change after all steps", "theory": "the one-layer model's forgetting",
@@ -1030,7 +1036,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     keep(("tiny-attention", tracks), ("tiny-alignment", models))
     tracks, models = attention_table(replace(arch, **VARIANTS["attention only, small start"][0]), **more)
     keep(("tiny-attention-bare", tracks), ("tiny-alignment-bare", models))
-    keep(("tiny-variants", variants_table(arch, **more)))
+    keep(("tiny-variants", variants_table(arch, replace(TRAINING, steps=1000), **more)))
 
 
 if __name__ == "__main__":
