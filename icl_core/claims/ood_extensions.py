@@ -637,7 +637,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"Prompts without the query's feature have probability $(1-1/K)^N$ and loss of order 1: exponentially small in $N$, but not in $\epsilon$.",
         added_hypothesis=r"$N \ge 3K\log(K/\epsilon)$ besides Lemma I.1's bound.",
-        uses=("ood.lem-I.1.result", "ood.lem-D.8"),
+        uses=("ood.eq-16", "ood.lem-I.1.result", "ood.lem-D.8"),
         note="The loss *conditioned* on the remaining event is not exponentially small, as the text says; its contribution is.",
     ),
     _claim(
@@ -669,7 +669,7 @@ CLAIMS: tuple[Claim, ...] = (
         r"$\delta_{u_n,u_k,\beta}^{(t)}\le0$ still holds with tokens drawn uniformly.",
         hypotheses=(DRAWN, r"$N\ge K^4$", "Assumption 5.4", r"$\epsilon$ above the bound of Lemma F.2"),
         checks=(Check("along fine-tuning", _betas_fall, lambda K: K**4, mutants={"N = K": lambda K: K, "N = 2": lambda K: 2}),),
-        uses=("ood.lem-F.2.result", "ood.lem-I.1.result"),
+        uses=("ood.eq-16", "ood.lem-F.2.result", "ood.lem-I.1.result"),
         note=r"The size argument given for it does not work (see the record of the size), and the remaining event contributes"
         r" $3\exp(-N\epsilon_0^2/25)$ rather than being $O(\exp(-K))$ when conditioned on.",
     ),
@@ -686,7 +686,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why="Prompts without the query's feature leave a loss that no parameter removes.",
         added_hypothesis=r"$N\ge 3K\log(K/\epsilon)$ besides $N\ge K^4$.",
-        uses=("ood.lem-D.8",),
+        uses=("ood.eq-16", "ood.lem-D.8",),
     ),
     _claim(
         "ood.app-I.ft.4", "Appendix I, fine-tuning, item 4", "text", "Lemma F.1 still holds",
@@ -711,7 +711,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"The probability of a prompt without the query's feature depends on $N$ and $K$, not on $\epsilon$.",
         added_hypothesis=r"$N\ge 3K\log(K/\epsilon)$ besides $N\ge K^4$.",
-        uses=("ood.lem-I.1.result",),
+        uses=("ood.eq-16", "ood.lem-I.1.result",),
         note=r"Measured on the symmetric scores at $\alpha^*$; Theorem F.4's own bounds have their own records. The text speaks of the bound on the"
         " forgetting, while Theorem F.4 bounds the fine-tuning updates.",
     ),
@@ -722,6 +722,6 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("change at most 2/N, over eps", _unchanged, lambda N: 2 / N, mutants={
             "1/(10 N)": lambda N: 0.1 / N, "1/N^2": lambda N: 1 / N**2,
         }),),
-        uses=("ood.lem-I.1.result",),
+        uses=("ood.eq-16", "ood.lem-I.1.result",),
     ),
 )  # fmt: skip

@@ -978,7 +978,7 @@ CLAIMS: tuple[Claim, ...] = (
         why="Gradient descent stops at the first step at or below the threshold, in both phases.",
         added_hypothesis="Both phases end exactly at the threshold (the proof says that it ignores the last step). With discrete steps"
         r" the score gaps on $V$ differ from this by at most $6\eta\epsilon$ in the runs made.",
-        uses=("ood.thm-H.5.constants.c2", "ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss"),
+        uses=("ood.eq-16", "ood.thm-H.5.constants.c2", "ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss"),
     ),
     _claim(
         "ood.thm-H.5.constants.c1", "Theorem H.5", "equation", "Constant c1",
@@ -1080,7 +1080,7 @@ CLAIMS: tuple[Claim, ...] = (
         added_hypothesis="Fine-tuning takes at least one step.",
         note=r"The first half is empty: $\gamma_1^2+\gamma_1\gamma_2 > 0$ and $\gamma_2^2+\gamma_1\gamma_2 < 2$ give $c_1 > 1$ always. Both"
         r" $d_1$, printed and corrected, exceed 1 always, so the second half says that the feature with the larger $|\gamma|$ never forgets.",
-        uses=("ood.thm-H.1.v1", "ood.thm-H.5.constants.c1", "ood.thm-H.5.constants.d1"),
+        uses=("ood.eq-16", "ood.thm-H.1.v1", "ood.thm-H.5.constants.c1", "ood.thm-H.5.constants.d1"),
     ),
     _claim(
         "ood.cor-H.2.2", "Corollary H.2 (2)", "corollary", "Sign of the second feature's forgetting",
@@ -1093,7 +1093,7 @@ CLAIMS: tuple[Claim, ...] = (
         }),),
         note=r"For $\gamma_2 = 0$ nothing changes on $v_2$. The condition is $\gamma_1\gamma_2 < 0$ in disguise, since $|\gamma_1| > |\gamma_2|$."
         r" Where the bracket is negative $L_{u_2}$ starts above its value at uniform attention, so fine-tuning takes a step.",
-        uses=("ood.thm-5.6.result.scores", "ood.lem-5.3.result"),
+        uses=("ood.eq-16", "ood.thm-5.6.result.scores", "ood.lem-5.3.result"),
     ),
     _claim(
         "ood.cor-H.2.3", "Corollary H.2 (3)", "corollary", "A region where total forgetting is said to be negative",
@@ -1170,7 +1170,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why="The losses on $U$ end at or below $\\epsilon/2$ whatever happens on $V$.",
         corrected=r"Compare $L^{(tr)}_{v_k}(Q^{(T_1+t_2)})$ with $L^{(tr)}_{v_k}(Q^{(T_1)})=\epsilon/2$, and their sum with $\epsilon$ for (3) and (4).",
-        uses=("ood.thm-H.1.v2",),
+        uses=("ood.eq-16", "ood.thm-H.1.v2",),
     ),
     _claim(
         "ood.sec-H.text.order", "Appendix H, text", "text", "Larger |gamma| converges earlier",
@@ -1193,7 +1193,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("gradient descent", _rises_on_v, lambda a, b: -float(np.sign(a * b)), mutants={
             "same sign": lambda a, b: float(np.sign(a * b)), "always": lambda a, b: 1.0,
         }),),
-        uses=("ood.thm-5.6.result.scores", "ood.lem-F.2.result"),
+        uses=("ood.eq-16", "ood.thm-5.6.result.scores", "ood.lem-F.2.result"),
     ),
     _claim(
         "ood.sec-H.text.rate", "Appendix H, text", "text", "Confidence can grow more slowly than interference",
@@ -1203,7 +1203,7 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(Check("gradient descent", _slower, lambda own, other: abs(own) < abs(other), mutants={
             "larger": lambda own, other: abs(own) > abs(other), "never": lambda own, other: False,
         }),),
-        uses=("ood.thm-5.6.result.scores",),
+        uses=("ood.eq-16", "ood.thm-5.6.result.scores",),
     ),
     _claim(
         "ood.lem-H.4.result", "Lemma H.4", "lemma", "The first feature stays ahead",
@@ -1318,7 +1318,7 @@ CLAIMS: tuple[Claim, ...] = (
         why=r"The rise of $\alpha_{v_k}$ is set against $K-1$ rises that share it: $\Delta_{k,\alpha} = \sum_n \Lambda_{n,k,\beta}$.",
         corrected=r"If $-\gamma_k\gamma_{m_0} > (K-1)\gamma_k^2$, then $L_{v_k}$ increases. For equal other correlations this is also necessary; for"
         r" $K = 2$ it is the printed condition.",
-        uses=("ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss", "ood.lem-5.3.result", "ood.lem-F.3.order"),
+        uses=("ood.eq-16", "ood.thm-5.6.result.scores", "ood.thm-5.6.result.loss", "ood.lem-5.3.result", "ood.lem-F.3.order"),
     ),
     _claim(
         "ood.thm-H.3.2", "Theorem H.3 / H.6 (2)", "theorem", "When a training loss falls all the way",
@@ -1328,7 +1328,7 @@ CLAIMS: tuple[Claim, ...] = (
             "largest product": lambda g, k: -max(g[k] * x for n, x in enumerate(g) if n != k) < g[k] ** 2,
             "twice the square": lambda g, k: -min(g[k] * x for n, x in enumerate(g) if n != k) < 2 * (len(g) - 1) * g[k] ** 2,
         }),),
-        uses=("ood.thm-5.6.result.scores", "ood.lem-5.3.result"),
+        uses=("ood.eq-16", "ood.thm-5.6.result.scores", "ood.lem-5.3.result"),
         note=r"A proof for every $K$, $\eta$ and $\epsilon$: under the hypothesis $\alpha_{u_k}$ starts above every $\beta_{u_n,u_k}$, so all $\beta$ fall and"
         r" it stays so; then $0 \le -\delta_\beta \le \delta_\alpha$ and every score gap on $V$ rises. The condition is not necessary.",
     ),
@@ -1342,7 +1342,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"The scores are those of $v_k$, and the updates carry the step size.",
         corrected=r"$\alpha_{v_k}+\eta\gamma_k^2\delta_{u_k,\alpha}$ and $\beta_{v_n,v_k}+\eta\gamma_k\gamma_n\delta_{u_n,u_k,\beta}$.",
-        uses=("ood.lem-D.10",),
+        uses=("ood.eq-16", "ood.lem-D.10",),
     ),
     _claim(
         "ood.thm-H.6.proof.inequality", "proof of Theorem H.6, (i)", "step", "The inequality behind the growth",
@@ -1356,7 +1356,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"Its left side is negative, so it says nothing: what is needed is that every $\beta_{v_n,v_k}$ rises faster than $\alpha_{v_k}$.",
         corrected=r"$\gamma_k\gamma_n\delta_{u_n,u_k,\beta} > \gamma_k^2\delta_{u_k,\alpha}$ for all $n$; hypothesis (1) gives it for $K=2$ only.",
-        uses=("ood.thm-H.3.1",),
+        uses=("ood.eq-16", "ood.thm-H.3.1",),
     ),
     _claim(
         "ood.sec-H.example.regime", "text after Theorem H.3", "text", "A slightly positive gamma among negative ones",
@@ -1371,7 +1371,7 @@ CLAIMS: tuple[Claim, ...] = (
         why=r"For $K > 2$ interference is spread over the other features.",
         added_hypothesis=r"$|\gamma_n| > (K-1)\gamma_k$ for all $n\ne k$.",
         note="The text says that the query token is $u_k$; for the loss on $v_k$ it is $v_k$.",
-        uses=("ood.thm-H.3.1",),
+        uses=("ood.eq-16", "ood.thm-H.3.1",),
     ),
     _claim(
         "ood.sec-H.example.layers", "text after Theorem H.3", "text", "Errors accumulate over layers",

@@ -955,7 +955,7 @@ CLAIMS: tuple[Claim, ...] = (
         "At every step before stopping the strict inequalities of the noiseless proof hold with a positive margin, so that the least of them is positive.",
         hypotheses=("the noiseless run has these properties (Lemmas F.2 and F.3)",),
         checks=(Check("noiseless runs", _tolerances, 0.0, mutants={"margin 1": 1.0}),),
-        uses=("ood.lem-F.2.result", "ood.lem-F.3.order"),
+        uses=("ood.eq-16", "ood.lem-F.2.result", "ood.lem-F.3.order"),
         note=r"The text takes the minimum along the noisy run, which itself depends on $\sigma$; along the noiseless run, together with continuity, it is sound."
         " Equal correlations give equal weights, not strict order; noise keeps them equal.",
     ),
