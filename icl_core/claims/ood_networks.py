@@ -376,7 +376,7 @@ def _exceeds(values: np.ndarray, level: float, region: str, name: str, *, below:
     mean, low, high = (float(x) for x in tiny.interval(values))
     hit, miss = (high < level, low > level) if below else (low > level, high < level)
     return Evidence(
-        True if hit else False if miss else None, "monte-carlo", len(values), region, dtype="float32", 
+        True if hit else False if miss else None, "monte-carlo", len(values), region, dtype="float32",
         margin=(level - high) if below else (low - level),
         tolerance_source="Student interval over models",
         detail=f"{name}: {mean:.3g}, 95% interval {low:.3g} to {high:.3g}, against {level:.3g}",
