@@ -190,7 +190,8 @@ def tilted(bound: Bound, tilt: float) -> dict[str, Bound]:
     """Mutants of a bound: its order moved by K^tilt to the side where it must fail."""
     sides = {"O": {"lower": -tilt}, "Omega": {"higher": tilt}, "Theta": {"lower": -tilt, "higher": tilt}}[bound.side]
     return {
-        f"order {name} by K^{tilt}": Bound(bound.stage, bound.ratio, bound.side, change) for name, change in sides.items()
+        f"order {name} by K^{tilt}": Bound(bound.stage, bound.ratio, bound.side, change)
+        for name, change in sides.items()
     }
 
 
@@ -233,7 +234,9 @@ def _start_unequal(subject: tuple[float, float], fast: bool) -> Evidence:
         law = prompts.mean_field([low * RATIO] * (K // 2) + [low] * (K // 2), 1.0)
         delta = population.descent(torch.zeros(K, K, dtype=torch.float64), law)
         off = delta - torch.diag(torch.diag(delta))
-        alphas.append([math.log(float(x)) + subject[0] * math.log(K) for x in (delta.diagonal().min(), delta.diagonal().max())])
+        alphas.append(
+            [math.log(float(x)) + subject[0] * math.log(K) for x in (delta.diagonal().min(), delta.diagonal().max())]
+        )
         betas.append(math.log(float(off.abs().max())) + subject[1] * math.log(K))
     drift = np.abs(np.diff(alphas, axis=0)[-1] / math.log(2)).max()
     rise = float(np.diff(betas)[-1] / math.log(2))
@@ -654,7 +657,11 @@ def _reached(factor: float, fast: bool) -> Evidence:
             )  # fmt: skip
             most = (K**2 * math.log(K) + K * math.log(K / math.sqrt(eps)) / eps) / eta + 1
             margins.append(1 - float(run.steps) / (factor * most))
-    return _tools.at_least(margins, "K = 2 to 4, equal p and (.5, .3, .2), N from K^3, exact enumeration, steps up to 10 K", strength="swept")
+    return _tools.at_least(
+        margins,
+        "K = 2 to 4, equal p and (.5, .3, .2), N from K^3, exact enumeration, steps up to 10 K",
+        strength="swept",
+    )
 
 
 REACHED = Claim(

@@ -122,9 +122,7 @@ def measured(bound: Bound, fast: bool) -> Evidence:
             drift = float((-local[-2:] if side == "Omega" else local[-2:]).max())
             passed &= drift <= FLAT
             worst = max(worst, drift)
-            notes.append(
-                f"p_1 = {p1}: {'least' if side == 'Omega' else 'most'} ~ {_power_law(fit)}"
-            )
+            notes.append(f"p_1 = {p1}: {'least' if side == 'Omega' else 'most'} ~ {_power_law(fit)}")
     return Evidence(
         passed, "trend", len(sizes) * len(notes), f"long prompts, K = 2^{SIZES[0]:.0f} to 2^{sizes[-1] / math.log(2):.0f}, p_1 = 0.3, 0.5, 0.8"
         if not fast else f"long prompts, K = 2^{SIZES[0]:.0f} to 2^{sizes[-1] / math.log(2):.0f}, p_1 = 0.5, 0.8",
@@ -557,7 +555,12 @@ def with_finite(claim: Claim) -> Claim:
     if claim.id not in FINITE_CHECKS:
         return claim
     ratio, most = FINITE_CHECKS[claim.id]
-    check = Check("finite prompts, other features not alike", finite_ratio, (ratio, most), mutants={"a tenth of the constant": (ratio, most / 10)})
+    check = Check(
+        "finite prompts, other features not alike",
+        finite_ratio,
+        (ratio, most),
+        mutants={"a tenth of the constant": (ratio, most / 10)},
+    )
     return replace(claim, checks=(*claim.checks, check))
 
 
@@ -746,7 +749,13 @@ def _one_order(subject: tuple[Callable[[float], float], Callable[[float], float]
             math.exp(float(at.alpha) + 2 * path.log_K) / subject[0](p1) - 1,
             math.exp(float(at.minus_beta1 - at.alpha)) / subject[1](p1) - 1,
         ]
-    return _tools.agree(gaps, np.zeros(4), "K = 2^430, p_1 = 0.5 and 0.8, where B_1 = -0.5 log K", tolerance=1e-6, source="limit of large K")
+    return _tools.agree(
+        gaps,
+        np.zeros(4),
+        "K = 2^430, p_1 = 0.5 and 0.8, where B_1 = -0.5 log K",
+        tolerance=1e-6,
+        source="limit of large K",
+    )
 
 
 def _after_four(p1: float) -> float:
@@ -947,7 +956,10 @@ def _four_exists(most: Callable[[float, float], float], fast: bool) -> Evidence:
             end = log_sum + math.log1p(-math.exp(1 - log_sum)) + math.log(math.sqrt(3 / eps) - 1)
             slack.append(end - log_K)
     return _tools.at_least(
-        slack, "K = 2^20 to 2^600, p_1 = 0.1 to 0.95, eps = 0.99 to 1e-4, windows of no width", tolerance=1e-9, source="rounding"
+        slack,
+        "K = 2^20 to 2^600, p_1 = 0.1 to 0.95, eps = 0.99 to 1e-4, windows of no width",
+        tolerance=1e-9,
+        source="rounding",
     )
 
 
@@ -1877,7 +1889,10 @@ def _worst_task(subject: tuple[bool, float], fast: bool) -> Evidence:
     draws = torch.randn(400, K, dtype=torch.float64, generator=generator) ** 3
     for k in range(K):
         attention = torch.softmax(scores[tokens, k], dim=0)
-        g = torch.zeros(K, dtype=torch.float64).index_add(0, torch.tensor(tokens), attention) - torch.eye(K, dtype=torch.float64)[k]
+        g = (
+            torch.zeros(K, dtype=torch.float64).index_add(0, torch.tensor(tokens), attention)
+            - torch.eye(K, dtype=torch.float64)[k]
+        )
         # Tasks far from Gaussian, and the worst one, along g itself.
         tasks = torch.cat([draws, g[None]]) / torch.cat([draws, g[None]]).norm(dim=1, keepdim=True)
         error = (tasks[:, tokens] * attention).sum(1) - tasks[:, k]
@@ -1933,6 +1948,8 @@ ENGINE_CHECKS = {
     "conv.lem-G.3": (("attention", 0.2, 3.0), ("attention", 0.9, 1.1)),
     "conv.lem-G.5": (("update", 0.0, 4.0), ("update", 0.9, 1.1)),
 }
+
+
 def _window_steps(factor: float, fast: bool) -> Evidence:
     """Gradient descent with ``eta |beta_1(0)| = factor log K``: does B_1 stay above -0.51 log K right after passing -0.49 log K?"""
     values = []

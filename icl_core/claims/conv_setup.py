@@ -88,8 +88,14 @@ def positive(expressions: Sequence[Any], region: str, *, strictly: bool = False,
             continue
         # Plain fractions: quick.
         plain = [(powers, Fraction(int(c.p), int(c.q))) for powers, c in terms]
-        points = ([Fraction(draw.choice((1, 1, 3, 10, 100)), draw.choice((1, 7, 50))) for _ in plain[0][0]] for _ in range(300))
-        found = any(sum(c * math.prod(x**k for x, k in zip(point, powers, strict=True)) for powers, c in plain) < 0 for point in points)
+        points = (
+            [Fraction(draw.choice((1, 1, 3, 10, 100)), draw.choice((1, 7, 50))) for _ in plain[0][0]]
+            for _ in range(300)
+        )
+        found = any(
+            sum(c * math.prod(x**k for x, k in zip(point, powers, strict=True)) for powers, c in plain) < 0
+            for point in points
+        )
         outcomes.append(False if found else None)
     passed = False if False in outcomes else (None if None in outcomes else True)
     return Evidence(
@@ -876,7 +882,13 @@ EQ_9_12_MIN = Claim(
     checks=(
         Check("a stationary point", _minimiser, None),
         Check("losses along a ray", _no_minimiser, None, role="counterexample"),
-        Check("no stationary point: an infimum", _not_attained, True, role="corrected", mutants={"along another weight": False}),
+        Check(
+            "no stationary point: an infimum",
+            _not_attained,
+            True,
+            role="corrected",
+            mutants={"along another weight": False},
+        ),
     ),
     why=(
         "Some prompts hold the query's feature beside another one; there finite weights leave attention on the other, so that "
@@ -961,7 +973,9 @@ LEM_D8_LOWER = Claim(
     statement=r"""$L^{low}\le L^*$, and in the same way $L_k^{low}\le L_k^*$ (Lemma D.10), for every feature distribution.""",
     checks=(
         Check(
-            "Cauchy-Schwarz where the feature is missing", _missing_cost, lambda K: Fraction(1, K - 1),
+            "Cauchy-Schwarz where the feature is missing",
+            _missing_cost,
+            lambda K: Fraction(1, K - 1),
             mutants={"1/(K-2)": lambda K: Fraction(1, K - 2) if K > 2 else Fraction(2)},
         ),
         Check(
@@ -1272,7 +1286,9 @@ without $v_k$ is outside $\mathcal E_{imbal}$ and costs at least $\tfrac K{2(K-1
             mutants={"windows 30 times wider": ("lower", 30.0)},
         ),
         Check(
-            "finite prompts, any window that excludes a missing feature", _lower_finite, Fraction(1),
+            "finite prompts, any window that excludes a missing feature",
+            _lower_finite,
+            Fraction(1),
             mutants={"twice the unavoidable loss": Fraction(2)},
         ),
     ),

@@ -352,7 +352,10 @@ CLAIMS: tuple[Claim, ...] = (
         "$\\mathbf{Attn}_u^{(t)}$ on the query's own feature never falls during fine-tuning.",
         (Check("change of Attn per recorded stretch", ft.monotone, 1, mutants={"falls": -1}),),
         _F4,
-        uses=("ood.lem-D.3.alpha", "ood.lem-D.3.beta",),
+        uses=(
+            "ood.lem-D.3.alpha",
+            "ood.lem-D.3.beta",
+        ),
         chapter=_CHAPTER,
         note="Holds without the condition of Lemma F.2: along the flow d log Attn_k = delta_alpha + sum Attn_n "
         "lambda_n, and the sum is nonnegative by Cauchy-Schwarz.",

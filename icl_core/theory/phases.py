@@ -200,7 +200,8 @@ def proof_log2_K(p1: float) -> float:
     """log2 K from which the contradiction in the proof of Lemma F.12 works, to leading order.
 
     From B1 = -0.501 log K on it needs A to outgrow B1's fall of 0.009 log K up to 0.5 log K, that is a ratio
-    ``alpha / |beta_1|`` above 500/9; the ratio is ``K^0.002 ((1-p1)/p1)^2``, taken with ``|beta_1| <= p_k Attn_1^2`` alone.
+    ``alpha / |beta_1|`` above 500/9; the ratio is ``K^0.002 ((1-p1)/p1)^2``, taken with
+    ``|beta_1| <= p_k Attn_1^2`` alone.
     """
     p1 = _validate.real("p1", p1, above=0.0, below=1.0)
     return max(0.0, 500 * math.log2(500 / 9 * (p1 / (1 - p1)) ** 2))
