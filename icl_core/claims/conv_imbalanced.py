@@ -1553,7 +1553,8 @@ def _engine_runs() -> list[dict[str, list[float]]]:
     for p in ([0.6, 0.2, 0.15, 0.05], [0.8, 0.1, 0.1]):
         K = len(p)
         for law in (prompts.mean_field(p, 1.0), prompts.multinomial(p, 9)):
-            S, ratios: list[float] = torch.zeros(K, K, dtype=torch.float64), {"attention": [], "update": []}
+            S = torch.zeros(K, K, dtype=torch.float64)
+            ratios: dict[str, list[float]] = {"attention": [], "update": []}
             for _ in range(60):
                 delta, a = population.descent(S, law), population.mean_attention(S, law)[:, 0]
                 ratios["attention"] += (a[1:] * K / (1 - a[0])).tolist()
