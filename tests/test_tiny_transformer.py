@@ -150,6 +150,10 @@ def test_tables_hold_what_they_say(tmp_path):
     assert table.frame.error.between(0, 10).all()
     again = tiny.ood_table(ARCH, QUICK, seeds=[0, 1], layers=[1], kinds=["random"], count=9, store=tmp_path)
     assert again.frame.equals(table.frame)
+    # Another K in the same folder is another run, not a clash.
+    other = tiny.ood_table(ARCH, QUICK, K=3, seeds=[0, 1], layers=[1], kinds=["random"], count=9, store=tmp_path)
+    assert not other.frame.equals(table.frame)
+    assert len(list(tmp_path.glob("train-*.pt"))) == 2
     start = table.frame[table.frame.theta == 0]
     assert (start.error <= 0.05).all()
     written = results.read_table(results.write_table(tmp_path / "t", table))

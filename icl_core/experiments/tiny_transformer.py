@@ -149,7 +149,7 @@ def train_models(
     seeds = [_validate.integer("seeds", seed, least=0) for seed in seeds]
     V = embedding(kind, arch.d, K, seeds)
     start = networks.initialise(arch, seeds, device=device)
-    name = f"train-{kind}-{arch.layers}-{training.labels}.pt"
+    name = _file("train", arch, training, kind, V.shape, seeds)
     run = networks.train(
         arch, start, V, training, seeds=seeds, progress=progress, workers=workers,
         checkpoint=None if store is None else Path(store) / name,
@@ -162,6 +162,11 @@ def train_models(
             f"the worst feature's K L_k is {worst:.3g}: raise steps or eps"
         )
     return Trained(arch, seeds, V, run)
+
+
+def _file(phase: str, *options: Any) -> str:
+    """Name of a checkpoint: one per set of options, so that runs can share a folder."""
+    return f"{phase}-{derive_seed(phase, *options):012x}.pt"
 
 
 def rotate(V: Tensor, theta: Tensor) -> Tensor:
@@ -516,7 +521,7 @@ def fine_tune(
     )
     start = trained.run.parameters.repeat_interleave(G, 0)
     watch = {"target": Domain(U, tuning.labels), "source": Domain(V.repeat_interleave(G, 0), source)}
-    name = f"tune-{trained.arch.layers}-{source}-{tuning.labels}-{shift}.pt"
+    name = _file("tune", trained.arch, tuning, source, shift, gammas, eps, trained.seeds)
     run = networks.train(
         trained.arch, start, U, replace(tuning, eps=None), seeds=[s for s in trained.seeds for _ in gammas],
         watch=watch, progress=progress, workers=workers, checkpoint=None if store is None else Path(store) / name,
