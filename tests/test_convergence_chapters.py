@@ -143,7 +143,8 @@ def test_the_explorable_holds_the_trajectory():
     figure = convergence_phases.explorable((6, 1000), (0.3, 0.6), (0.1, 0.01), points=20)
     path, clock = phases.run(math.log(1000), 0.6, 0.01)
     gap = np.array(figure.tables["x"].values[1][1][1])
-    assert np.allclose(np.exp(path.rates(gap).target), figure.tables["target"].values[1][1], rtol=2e-3, atol=1e-6)
+    # Four digits of a clock up to 15 are good to 0.005, and log Attn_k moves at most as fast as the clock.
+    assert np.allclose(np.exp(path.rates(gap).target), figure.tables["target"].values[1][1], rtol=6e-3)
     assert np.allclose(path.log_time(gap) / math.log(10), figure.tables["x"].values[0][1][1], atol=2e-3)
     bands = np.array(figure.tables["bands"].values[1][1][1][1])
     assert np.allclose(bands[:, 1], [clock[f"T{i}"] for i in range(1, 5)], rtol=1e-3)

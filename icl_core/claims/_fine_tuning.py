@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from icl_core.claims import _tools as tools
 from icl_core.claims.record import Check, Evidence
 from icl_core.prompts import balanced
 from icl_core.theory import fine_tuning as theory
+from icl_core.theory._statement import remember
 from icl_core.theory.ood import alpha_star, eps_limit, symmetric_scores
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -156,14 +157,14 @@ def _offspring(x: np.ndarray, values: np.ndarray, share: int, spread: float, dra
     return np.asarray(np.clip(moved, 0, 1))
 
 
-@cache
+@remember
 def _first(K: int, region: Region, fast: bool, count: int) -> tuple[np.ndarray, Runs]:
     """The first draw for a region; statements about the same region share it."""
     x = _draw(K, region.shift, count, 2, np.random.default_rng(1000 + K))
     return x, Runs(x, K, region, _range(K, region, fast))
 
 
-@cache
+@remember
 def _deep(K: int, region: Region) -> Runs | None:
     """A few long runs at small eps, unless the region's condition excludes them."""
     least = max(_DEEP[0] if K == 2 else 10 * _DEEP[0], region.condition(K) * 1.0001 if region.condition else 0.0)
@@ -385,7 +386,7 @@ def alpha_rises(subject: Callable[[Tensor], Tensor], fast: bool) -> Evidence:
     return _hunt(margin, Region((2, 3, 5), "any", eta=(0.2, 10.0)), fast, tolerance=-1e-12, source="strict")
 
 
-@cache
+@remember
 def beta_falls(subject: Region, fast: bool) -> Evidence:
     """In every instance of the region every beta falls at every step: at T_1 down to the least eps, then on runs."""
     first = _hunt_start(_rates, subject, fast, tolerance=-1e-12, source="strict")
@@ -462,7 +463,7 @@ def _pair_rates(start: Tensor) -> Tensor:
     return _least(((one + two + minus_D.unsqueeze(-2)) / scale.unsqueeze(-2)).unsqueeze(0), _ordered(start))
 
 
-@cache
+@remember
 def _first_failure(K: int, keys: int) -> tuple[float, float]:
     """alpha* and eps from which D exceeds the attention on ``keys`` features with gamma = 1 (1 or 2), by bisection.
 
@@ -492,7 +493,7 @@ def _where_it_fails(Ks: tuple[int, ...], keys: int) -> str:
     )
 
 
-@cache
+@remember
 def _line_failure() -> str:
     """Where the sign first fails for K = 3 among overlaps of rank one, ``V'U = h w'`` with a unit vector w."""
     one, two = np.meshgrid(np.linspace(0.02, 1.55, 120), np.linspace(-1.5, 0, 120))
@@ -1073,7 +1074,7 @@ def times(subject: Callable[[Runs, Tensor], Tensor], fast: bool) -> Evidence:
     return replace(found, detail=f"{found.detail}; {slopes}")
 
 
-@cache
+@remember
 def _slopes(fast: bool) -> str:
     """Measured exponents of T_2 in 1/eps and 1/eta over the last decade, for two shifts."""
     grid = [10**-e for e in ((2, 3, 4) if fast else (2, 3, 4, 5))]

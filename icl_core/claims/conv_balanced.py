@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from icl_core.claims import _tools
 from icl_core.claims.conv_setup import exact_law
 from icl_core.claims.record import Check, Claim, Evidence, Kind
 from icl_core.theory import phases
+from icl_core.theory._statement import remember
 
 SEED = 20272
 # Half of the features this many times as likely as the other half: p_k = Theta(1/K) without being equal.
@@ -43,7 +43,7 @@ class State:
     loss: np.ndarray
 
 
-@cache
+@remember
 def equal(K: float, eps: float, stage: str) -> State:
     """Equal probabilities, long prompts: the closed form of a stage, up to K = 2^200.
 
@@ -77,7 +77,7 @@ def equal(K: float, eps: float, stage: str) -> State:
     )  # fmt: skip
 
 
-@cache
+@remember
 def _unequal_run(K: int, eps: float) -> dynamics.Trajectory:
     """Gradient descent, long prompts, half of the features RATIO times as likely; until every (1 - a)^2 <= eps / 30."""
     low = 2 / (K * (1 + RATIO))
@@ -91,7 +91,7 @@ def _unequal_run(K: int, eps: float) -> dynamics.Trajectory:
     return run.trajectory
 
 
-@cache
+@remember
 def unequal(K: int, eps: float, stage: str) -> tuple[State, ...]:
     """Both kinds of query in a run with unequal probabilities."""
     path = _unequal_run(K, eps)
@@ -946,7 +946,7 @@ SEC_E1 = (
 )  # fmt: skip
 
 
-@cache
+@remember
 def _ends(K: int, eps: float) -> tuple[float, float, float]:
     """Flow times at which the likely and the unlikely features end stage I, and the likely one's loss at the later time."""
     early, late = (unequal(K, eps, "II.1")[i].time[-1] for i in (0, 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.experiments import convergence_phases, tiny_transformer
 from icl_core.experiments import convergence_training as training
 from icl_core.features import generator
+from icl_core.theory._statement import remember
 
 PAGE = "convergence-experiments"
 # Other seeds than the stored tables', so that the two are independent.
@@ -30,7 +30,7 @@ _OPEN = (
 LIVE = {"literal": training.LITERAL, "usual": training.USUAL}
 
 
-@cache
+@remember
 def _runs(kind: str, fast: bool) -> tuple[pd.DataFrame, str]:
     """One row per trained model, and where they come from: the stored table, or runs with other seeds."""
     stored = Path(results.__file__).parent.parent / "book" / "results" / training.STORED[0]
@@ -160,7 +160,7 @@ def _softmax_falls(moved: int, fast: bool) -> Evidence:
     )  # fmt: skip
 
 
-@cache
+@remember
 def _held(fast: bool) -> pd.DataFrame:
     return training.interventions(N=20 if fast else 60, steps=50 if fast else 400).frame
 
@@ -182,7 +182,7 @@ def _driver(moving: Callable[[pd.DataFrame], tuple[str, str]], fast: bool) -> Ev
     )  # fmt: skip
 
 
-@cache
+@remember
 def _parts(fast: bool) -> pd.DataFrame:
     return convergence_phases.drivers(N=None if fast else 60).frame
 
@@ -265,7 +265,7 @@ contributes more than the other scores, and without it most of the rise is gone.
                 mutants={"A_2 as the driver": lambda frame: ("A held", "B1 held")},
             ),
         ),
-        uses=("conv.lem-4.2", "conv.sec-5.phases.implication"),
+        uses=("conv.lem-4.2.result", "conv.sec-5.phases.implication"),
         chapter=PAGE,
         note=(
             "Checked on the exact dynamics with the sizes of the experiment. $A_2$ is never negligible: its slope starts at three quarters of "
@@ -283,7 +283,7 @@ $B_{2,1}$.""",
         checks=(
             Check("slopes from the peak on", _after, 1.0, mutants={"twice as fast from the peak on": 2.0}),
         ),
-        uses=("conv.lem-4.2",),
+        uses=("conv.lem-4.2.result",),
         chapter=PAGE,
     ),
 )  # fmt: skip

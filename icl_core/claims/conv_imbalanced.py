@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from icl_core.claims.conv_balanced import E9_STEP
 from icl_core.claims.conv_setup import laws
 from icl_core.claims.record import Check, Claim, Evidence, Kind
 from icl_core.theory import phases
+from icl_core.theory._statement import remember
 
 SEED = 20273
 EPS = 0.01
@@ -59,13 +59,13 @@ class Stretch:
         return np.logaddexp(self.log_alpha, self.log_fall)
 
 
-@cache
+@remember
 def run(log2_K: float, p1: float, eps: float = EPS) -> tuple[mean_field.Flow, dict[str, float]]:
     """Path and clock of one setting, in the limit of long prompts."""
     return phases.run(log2_K * math.log(2), p1, eps)
 
 
-@cache
+@remember
 def stretch(log2_K: float, p1: float, phase: str, eps: float = EPS) -> Stretch:
     """Phase I to IV of one run."""
     path, clock = run(log2_K, p1, eps)
@@ -496,7 +496,7 @@ class Finite:
     Bn: np.ndarray
 
 
-@cache
+@remember
 def finite_runs() -> tuple[Finite, ...]:
     """Enumerated, sampled and long prompts; under-represented features alike or up to 4 times as likely as others."""
     draw = torch.Generator().manual_seed(SEED)
@@ -1546,7 +1546,7 @@ DOMINANT = (
 )  # fmt: skip
 
 
-@cache
+@remember
 def _engine_runs() -> list[dict[str, list[float]]]:
     """Ratios along gradient descent of the dominant query, features not alike, long and enumerated short prompts."""
     found = []
@@ -1815,7 +1815,7 @@ THM_33_FINITE = Claim(
 With all count vectors of finite prompts enumerated, gradient descent brings every $L_k$ within $\epsilon$ of $L_k^{low}\le L_k^*$ in at most
 $\frac1{1-p_1}(K^2\log K+K\log(K\epsilon^{-1/2})/\epsilon)/\eta+1$ steps.""",
     checks=(Check("steps against the bound", _finite, 1.0, mutants={"a twentieth of the bound": 0.05}),),
-    uses=("conv.thm-3.3.under",),
+    uses=("conv.eq-10-13", "conv.thm-3.3.under"),
     note="So the theorem does not rest on the limit of long prompts.",
     chapter="phases",
 )

@@ -1133,7 +1133,7 @@ $\mathcal E_{bal}$ with $L_k>0$ there.""",
         ),
     ),
     hypotheses=("the lower end of the window of $|V_k|$ is positive (Lemma D.5), so that $|V_k|=0$ lies outside the event",),
-    uses=("conv.lem-D.5.positive", "conv.lem-D.8.lower"),
+    uses=("conv.eq-10-13", "conv.lem-D.5.positive", "conv.lem-D.8.lower"),
     chapter="balanced",
     note=(
         "It needs a window that excludes $|V_k|=0$. Under the reading $N\\ge K^3$ no such window need exist ($K=2$, $N=8$: the event is "

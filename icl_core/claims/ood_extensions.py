@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from icl_core import dynamics, features, fine_tuning, population, prompts
 from icl_core.claims import _tools
 from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.theory import multinomial
+from icl_core.theory._statement import remember
 from icl_core.theory.ood import alpha_star, eps_limit
 
 PAGE = "beyond"
@@ -26,7 +26,7 @@ DRAWN = r"each of the $N$ tokens and the query drawn independently and uniformly
 SIZES = ((2, 1), (2, 3), (3, 2), (3, 4))
 
 
-@cache
+@remember
 def _prompts(K: int, N: int, p: tuple[Fraction, ...] | None = None) -> tuple[tuple[tuple[int, ...], Fraction], ...]:
     """All count vectors with their exact probabilities; uniform tokens by default."""
     chance = p or (Fraction(1, K),) * K
@@ -40,7 +40,7 @@ def _prompts(K: int, N: int, p: tuple[Fraction, ...] | None = None) -> tuple[tup
     return tuple(found)
 
 
-@cache
+@remember
 def _case(K: int, N: int) -> tuple[np.ndarray, np.ndarray]:
     """Rational weights exp(scores) and the exact descent direction averaged over prompts."""
     weights = _tools.fractions((K, K), 10 * K + N)
@@ -696,7 +696,7 @@ CLAIMS: tuple[Claim, ...] = (
             Check("exact step", _cancels, Fraction(1), mutants={"half": Fraction(1, 2), "sign": Fraction(-1)}),
             Check("along fine-tuning", _sums, 1.0, mutants={"half": 0.5, "1/(K - 1) more": 1.5}),
         ),
-        uses=("ood.lem-F.1", "ood.lem-D.4"),
+        uses=("ood.eq-16", "ood.lem-F.1", "ood.lem-D.4"),
     ),
     _claim(
         "ood.app-I.ft.5", "Appendix I, fine-tuning, item 5", "text", "Additional error",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from icl_core import fine_tuning, population, prompts
 from icl_core.claims import _tools
 from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.theory import forgetting as theory
+from icl_core.theory._statement import remember
 from icl_core.theory.ood import alpha_star, eps_limit, symmetric_scores
 
 PAGE = "forgetting"
@@ -68,7 +68,7 @@ class Runs(NamedTuple):
         return torch.stack([moved[:, 0, 0] - moved[:, 1, 0], moved[:, 1, 1] - moved[:, 0, 1]], -1)
 
 
-@cache
+@remember
 def _runs(fast: bool, start: str = "trained") -> tuple[Runs, ...]:
     ratio = torch.tensor([-0.9999, -0.9, -0.5, -0.1, 0.0, 0.1, 0.5, 0.9, 0.9999], dtype=torch.float64)
     draw = np.random.default_rng(5)
@@ -752,7 +752,7 @@ def _slopes(gamma: Tensor, eps: Tensor, eta: Tensor, limit: int) -> tuple[Tensor
     return low, high
 
 
-@cache
+@remember
 def _instances(fast: bool) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
     """gamma (B, K), eps, eta per K, dense near the edges of both hypotheses."""
     draw = np.random.default_rng(9)
@@ -781,7 +781,7 @@ def _instances(fast: bool) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
     return tuple(found)
 
 
-@cache
+@remember
 def _slopes_of(fast: bool) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple(_slopes(*instance, 300 if fast else 1500) for instance in _instances(fast))
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from icl_core.claims.ood_model import trained
 from icl_core.claims.ood_training import loss_formula, loss_formula_check
 from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.theory import ood, training
+from icl_core.theory._statement import remember
 
 SEED = 20263
 BASE = ("training from $Q^{(0)}=0$ on balanced prompts", "$V$ and $U$ orthonormal", "$0<\\epsilon<(K-1)/(2K)$")
@@ -65,7 +66,7 @@ def theorem(G: Any, C: Any, K: int, alpha: Any) -> Any:
     return (G - C) * (K * alpha / (K - 1))
 
 
-@cache
+@remember
 def _trained_sets() -> list[tuple[int, float, float, np.ndarray, np.ndarray, np.ndarray]]:
     """K, eps, the alpha reached, M'M, c c' and the scores on U after gradient descent, for random V and U.
 

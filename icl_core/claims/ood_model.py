@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,14 @@ from icl_core import attention, dynamics, features, population, prompts
 from icl_core.claims import _tools
 from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.theory import ood, training
+from icl_core.theory._statement import remember
 
 SEED = 20261
 # Sums of a few dozen products in float64 lose a few units in the last place; a hundred times that is ample.
 ROUNDING = 1e-12
 
 
-@cache
+@remember
 def trained(K: int, eps: float, eta: float) -> dynamics.Descent:
     """Gradient descent on the full K x K scores from Q = 0 to the per-feature rule."""
     return dynamics.train(K, eps, eta)

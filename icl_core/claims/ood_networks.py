@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from icl_core.experiments import tiny_transformer as tiny
 from icl_core.networks import Architecture
 from icl_core.prompts import balanced
 from icl_core.theory import ood
+from icl_core.theory._statement import remember
 
 PAGE = "tiny-transformer"
 # Other seeds than the stored tables', so that the two are independent.
@@ -31,7 +31,7 @@ _OPEN = (
 )
 
 
-@cache
+@remember
 def _stored(name: str) -> Any:
     """The stored table ``book/results/tiny-<name>``, or None outside a clone."""
     try:
@@ -54,7 +54,7 @@ def _depths(fast: bool, pair: str | None = None) -> tuple[int, ...]:
 # Appendix A's explanation, for the one-layer model it is about.
 
 
-@cache
+@remember
 def _trained(K: int) -> Tensor:
     return dynamics.train(K, 0.01, 0.1).scores
 
@@ -245,7 +245,7 @@ $\alpha_u=\frac{K\alpha}{K-1}\big(\sum_k(v_k^\top u)^2-\langle u,\bar v\rangle^2
 )  # fmt: skip
 
 
-@cache
+@remember
 def _rotated(K: int, fast: bool) -> tuple[Tensor, Tensor]:
     """Angles and the scores when v_1 turns towards a direction outside the span and the others stay."""
     theta = torch.linspace(0, 2 * math.pi, 61 if fast else 721, dtype=torch.float64)
@@ -354,7 +354,7 @@ quarter turn, and at half a turn it is larger than at none.""",
         "Not alpha alone decides but its lead over beta. $\\beta_{n,1}=-\\frac{\\alpha}{K-1}\\cos\\theta$ follows the cosine, not its square: beyond a quarter "
         "turn the wrong features gain. For $K=2$ they have caught up at half a turn: the model guesses."
     ),
-    uses=("ood.thm-5.1.scores", "ood.thm-5.1.loss"),
+    uses=("ood.thm-5.1.scores", "ood.thm-5.1.loss", "ood.cor-5.2.1", "ood.lem-D.9"),
     chapter=PAGE,
 )  # fmt: skip
 
@@ -362,7 +362,7 @@ quarter turn, and at half a turn it is larger than at none.""",
 # What trained TinyTransformers show.
 
 
-@cache
+@remember
 def _models(fast: bool) -> Any:
     """One row per one-layer model with what Appendix A says of attention; the fast form reads the stored table."""
     table = _stored("alignment") if fast else None
@@ -430,7 +430,7 @@ logit is positively and its error negatively rank-correlated with $\cos^2\theta$
 )
 
 
-@cache
+@remember
 def _shapes(depth: int, fast: bool) -> Any:
     stored = _stored("ood") if fast else None
     if stored is not None:
@@ -494,7 +494,7 @@ For some directions the OOD error of TinyTransformers has two peaks over a whole
 )  # fmt: skip
 
 
-@cache
+@remember
 def _tuned(depth: int, pair: str, fast: bool) -> np.ndarray:
     """Forgetting at the paper's rule, shape (models, gammas); the fast form reads the stored table."""
     stored = _stored("forgetting") if fast else None

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from icl_core import dynamics, population, prompts
 from icl_core.claims import _tools
 from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.theory import noise as theory
+from icl_core.theory._statement import remember
 from icl_core.theory.ood import alpha_star, eps_limit, symmetric_scores
 
 PAGE = "noise"
@@ -229,7 +229,7 @@ class _Sets(NamedTuple):
     U: np.ndarray
 
 
-@cache
+@remember
 def _sets(K: int) -> _Sets:
     return _Sets(_tools.rational_features(2 * K, K, K), _tools.rational_features(2 * K, K, K + 50))
 
@@ -447,7 +447,7 @@ def _path(case: Instance, s: float, limit: int = 20_000) -> Path:
     return Path(rising, falling, ordered, limit, False, rises, falls)
 
 
-@cache
+@remember
 def _clean_path(case: Instance) -> Path:
     return _path(case, 0.0)
 

@@ -31,6 +31,30 @@ def statement(claim_id: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return mark
 
 
+def remember(function: Callable[P, R]) -> Callable[P, R]:
+    """Cache results without limit, like ``functools.cache``, and the statements used with them.
+
+    A hit counts as having used what the first call used, so that what a check rests on does not depend on which
+    check ran first.
+    """
+    stored: dict[object, tuple[R, frozenset[str]]] = {}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        key = (args, tuple(sorted(kwargs.items())))
+        if key not in stored:
+            with recording() as seen:
+                result = function(*args, **kwargs)
+            stored[key] = result, frozenset(seen)
+        result, used = stored[key]
+        outer = _called.get()
+        if outer is not None:
+            outer |= used
+        return result
+
+    return call
+
+
 @contextmanager
 def recording() -> Iterator[set[str]]:
     """Collect the ids of all marked functions called inside the block."""
