@@ -150,7 +150,7 @@ def test_the_explorable_holds_the_trajectory():
     assert np.allclose(bands[:, 1], [clock[f"T{i}"] for i in range(1, 5)], rtol=1e-3)
     total = sum(figure.tables[name].values[1][1][1] for name in ("I", "II", "III", "IV"))
     assert total == pytest.approx(100, abs=2)
-    with pytest.raises(ValueError, match="p1 must be a number in"):
+    with pytest.raises(ValueError, match=r"p1\[0\] must be a number in"):
         convergence_phases.explorable((6,), (0.1,))
 
 
