@@ -17,7 +17,7 @@ from icl_core import _validate
 from icl_core.language.cache import Ragged, by_length
 from icl_core.language.encoders import Classifier, cls_layer
 
-PART = 4  # pairs in one pass of a training step
+PART = 4  # pairs in one pass of a training step through whole layers
 Forward = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -101,6 +101,9 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     step = 0
     run = classifier if forward is None else forward
+    # The mean over a batch is a sum over parts of it: parts of like length need little padding. A last layer alone
+    # works on one token of each pair, so padding costs it less than passing over its weights once more.
+    size = PART if len(classifier.layers) > 1 else schedule.batch
     cuda = [p.device for p in chosen if p.device.type == "cuda"][:1]
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(dropout_seed)
@@ -118,8 +121,7 @@ def train(
             if stop_after is not None and step - begin >= stop_after:
                 break
             optimiser.zero_grad()
-            # The mean over a batch is a sum over parts of it: parts of like length need little padding.
-            for part in index[hidden.lengths[index].argsort(stable=True)].split(PART):
+            for part in index[hidden.lengths[index].argsort(stable=True)].split(size):
                 states, mask = hidden.padded(part)
                 loss = functional.cross_entropy(run(states, mask), labels[part].to(states.device), reduction="none")
                 loss = (loss if weights is None else weights[part].to(loss) * loss).sum() / len(index)
