@@ -1,5 +1,11 @@
 // The index's filter and the graph's tracing; everything is in the page already.
 document.addEventListener("DOMContentLoaded", () => {
+  // No line ends within a number such as 1e-16, nor between a formula or a badge and the full stop behind it.
+  for (const e of document.querySelectorAll(".pasted-text")) e.classList.toggle("word", !/\s/.test(e.textContent));
+  for (const e of document.querySelectorAll("span.math, .claim-badge, .pasted-text")) {
+    const after = e.nextSibling || (e.parentElement.matches("a, strong, em") && e.parentElement.nextSibling);
+    if (after && after.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]]/.test(after.data)) after.data = `\u2060${after.data}`;
+  }
   const form = document.querySelector(".claim-filter");
   if (form) {
     const rows = [...document.querySelectorAll(".claim-row")];
@@ -61,18 +67,35 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 });
 
-// MathJax does not break formulas inside a sentence: one that is wider than its paragraph gets a line that scrolls.
+// MathJax does not break formulas: one that is wider than its paragraph is set smaller, down to what can still be read;
+// inside a sentence, one that does not fit even then gets a line that scrolls.
 window.addEventListener("load", () => {
-  const formulas = [...document.querySelectorAll("span.math")];
+  const SMALLEST = 0.62;
+  const formulas = [...document.querySelectorAll("span.math, div.math")];
+  const room = (f) => (f.tagName === "DIV" ? f : f.closest("p, li, td, dd, div")).clientWidth;
+  const needed = (f) => (f.tagName === "DIV" ? f.scrollWidth : f.getBoundingClientRect().width);
   const fit = () => {
-    for (const f of formulas) f.classList.remove("wide");
-    const wide = formulas.filter((f) => {
-      const box = f.closest("p, li, td, dd, div");
-      return box && f.getBoundingClientRect().width > box.clientWidth + 1;
-    });
-    for (const f of wide) f.classList.add("wide");
+    for (const f of formulas) {
+      f.classList.remove("wide");
+      f.style.fontSize = "";
+    }
+    const tight = formulas.map((f) => [f, room(f) / needed(f)]).filter(([f, r]) => r > 0 && r * needed(f) < needed(f) - 1);
+    for (const [f, r] of tight) f.style.fontSize = `${Math.max(SMALLEST, 0.99 * r)}em`;
+    for (const [f] of tight) if (f.tagName === "SPAN" && needed(f) > room(f) + 1) f.classList.add("wide");
   };
   const ready = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
   Promise.resolve(ready).then(fit);
+  window.addEventListener("resize", fit);
+});
+
+// On a phone, figures of several panels scroll in their box rather than shrink until nobody can read them.
+window.addEventListener("load", () => {
+  const fit = () => {
+    for (const picture of document.querySelectorAll(".cell_output img")) {
+      const panels = window.innerWidth <= 700 && picture.naturalWidth > 640;
+      picture.style.minWidth = panels ? `${Math.round(0.72 * picture.naturalWidth)}px` : "";
+    }
+  };
+  fit();
   window.addEventListener("resize", fit);
 });
