@@ -15,6 +15,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,10 +26,12 @@ from icl_core.experiments import bert
 from icl_core.language import cache, encoders, mrpc, training
 from icl_core.results import Table, provenance, write_table
 
+R = TypeVar("R")
+Turn = Callable[[Tensor], Tensor]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-def timed(work: Callable[[], object]) -> tuple[object, np.ndarray]:
+def timed(work: Callable[[], R]) -> tuple[R, np.ndarray]:
     """Result of ``work``, and its wall-clock and CPU seconds; the latter hold on a machine that others use too."""
     started = [clock() for clock in CLOCKS.values()]
     result = work()
@@ -48,11 +51,11 @@ class Plain:
         padded = [nn.functional.pad(x, (0, extra)) for x in (ids, kinds, mask)]
         return padded[0], padded[1], padded[2]
 
-    def logits(self, tokens: tuple[cache.Ragged, cache.Ragged], index: Tensor, rotate: object = None) -> Tensor:
-        return encoders.plain_logits(self.encoder, self.classifier, *self.batch(tokens, index), rotate)  # type: ignore[arg-type]
+    def logits(self, tokens: tuple[cache.Ragged, cache.Ragged], index: Tensor, rotate: Turn | None = None) -> Tensor:
+        return encoders.plain_logits(self.encoder, self.classifier, *self.batch(tokens, index), rotate)
 
     @torch.inference_mode()
-    def loss(self, tokens: tuple[cache.Ragged, cache.Ragged], labels: Tensor, rotate: object = None) -> float:
+    def loss(self, tokens: tuple[cache.Ragged, cache.Ragged], labels: Tensor, rotate: Turn | None = None) -> float:
         total = 0.0
         for index in torch.arange(len(labels)).split(32):
             logits = self.logits(tokens, index, rotate)
@@ -64,13 +67,13 @@ class Plain:
         tokens: tuple[cache.Ragged, cache.Ragged],
         labels: Tensor,
         index: Tensor,
-        optimiser: object,
-        rotate: object = None,
+        optimiser: torch.optim.Optimizer,
+        rotate: Turn | None = None,
     ) -> None:
         loss = nn.functional.cross_entropy(self.logits(tokens, index, rotate), labels[index])
-        optimiser.zero_grad()  # type: ignore[attr-defined]
+        optimiser.zero_grad()
         loss.backward()
-        optimiser.step()  # type: ignore[attr-defined]
+        optimiser.step()
 
 
 def main() -> None:
@@ -91,7 +94,6 @@ def main() -> None:
     seeds = mrpc.Seeds.of_run(0)
     model, spent = timed(lambda: mrpc.source(encoder, train, dev, seeds, cache=folder))
     print(f"source model trained or loaded in {spent[0]:.1f} s")
-    assert isinstance(model, mrpc.Source)
     planes = mrpc.planes_for(model, "largest", seeds.dims)
     angles = np.linspace(0, math.pi, given.angles).tolist()
     few = np.linspace(math.pi, 0, given.slice).tolist()
@@ -113,7 +115,6 @@ def main() -> None:
         )
 
     fresh, setting = timed(set_up)
-    assert isinstance(fresh, mrpc.Source)
     quick, sweep_quick = timed(lambda: [row["loss"] for row in mrpc.theta_sweep(fresh, planes, angles)])
     forgot, forget_quick = timed(lambda: [row["forgetting"] for row in mrpc.forgetting(fresh, planes, few, seeds)])
 
@@ -131,7 +132,7 @@ def main() -> None:
     tokens = {"tune": cache.encode(encoder, rest), "dev": cache.encode(encoder, dev)}
     labels = {"tune": torch.tensor(rest.labels), "dev": torch.tensor(dev.labels)}
 
-    def turn(theta: float) -> Callable[[Tensor], Tensor]:
+    def turn(theta: float) -> Turn:
         return lambda hidden: planes.rotate(hidden, theta)
 
     slow, sweep_slow = timed(lambda: [plain.loss(tokens["dev"], labels["dev"], turn(theta)) for theta in angles])
@@ -155,7 +156,7 @@ def main() -> None:
         return out
 
     _, forget_slow = timed(forgetting)
-    gap = max(abs(a - b) for a, b in zip(quick, slow, strict=True))  # type: ignore[arg-type, call-overload]
+    gap = max(abs(a - b) for a, b in zip(quick, slow, strict=True))
     print(f"largest difference of the sweep's losses between the two ways: {gap:.1e}")
 
     # One training step of the source model.
@@ -200,7 +201,7 @@ def main() -> None:
         frame[f"ratio_{name}"] = frame[f"plain_{name}"] / frame[f"saved_{name}"]
     frame = frame.round(4)
     print(frame.to_string(index=False))
-    print(f"peak memory of the whole process {peak:.2f} GiB; mean forgetting {np.mean(forgot):.1e}")  # type: ignore[arg-type]
+    print(f"peak memory of the whole process {peak:.2f} GiB; mean forgetting {np.mean(forgot):.1e}")
     if given.out:
         command = f"python benchmarks/language.py --threads {given.threads} --angles {given.angles}"
         command += f" --slice {given.slice} --pad {given.pad}"

@@ -9,9 +9,14 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+Array = np.ndarray
+
 
 @numba.njit(cache=True, fastmath=False, parallel=True)
-def advance(scores, counts, weights, query, noise, label_noise, eta, threshold, step, hit, stalled, limit, patience):  # type: ignore[no-untyped-def]
+def advance(
+    scores: Array, counts: Array, weights: Array, query: Array, noise: Array, label_noise: float, eta: Array,
+    threshold: Array, step: Array, hit: Array, stalled: Array, limit: int, patience: int,
+) -> Array:  # fmt: skip
     """Step every instance until its rule holds, its losses stop falling, or step ``limit`` is reached; in place.
 
     scores (B, K, K); counts (M, K); weights (M,); query (K,); noise (M, K) variance over counts; eta, threshold (B,);

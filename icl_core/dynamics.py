@@ -539,12 +539,15 @@ def gradient_flow(
             s = at(y)
             return value(s, population.losses(s, law, covariance))
 
-        event.terminal = terminal  # type: ignore[attr-defined]
+        event.terminal = terminal  # type: ignore[attr-defined]  # where solve_ivp looks for it
         names.append(name)
         functions.append(event)
 
+    def met(k: int) -> Callable[[Tensor, Tensor], float]:
+        return lambda _, losses: float(torch.log(losses[k] / bound))
+
     for k in range(K):
-        watch(f"L_{k + 1}", lambda _, losses, k=k: float(torch.log(losses[k] / bound)))  # type: ignore[misc]
+        watch(f"L_{k + 1}", met(k))
     watch("all", lambda _, losses: float(torch.log(losses.max() / bound)), terminal=True)
     for name, value in (events or {}).items():
         watch(name, value)

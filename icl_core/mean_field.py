@@ -331,7 +331,7 @@ def flow(
     def reached(_: float, y: Array) -> float:
         return float(y[0]) - A_end
 
-    reached.terminal = True  # type: ignore[attr-defined]
+    reached.terminal = True  # type: ignore[attr-defined]  # where solve_ivp looks for it
     longest = 4 * (A_end + log_K) + 50
     solved = solve_ivp(
         slope, (0.0, longest), [0.0, 0.0, 0.0], method="DOP853", rtol=rtol, atol=1e-300, events=reached,

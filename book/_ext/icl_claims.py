@@ -10,6 +10,7 @@ import difflib
 import html
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -55,6 +56,9 @@ BORDERS = {
     None: (0.6, ""),
 }
 WRONG = ("holds-corrected", "conditional", "refuted", "proof-gap")
+# What is kept on the application (the ledger), and with the pages between builds (page and fragment of each statement
+# and record; the page of the index): Sphinx has its extensions set attributes for this.
+LEDGER, STATED, RECORDS, INDEX = "icl_ledger", "icl_claims", "icl_records", "icl_index"
 
 
 class pending_claim(nodes.Inline, nodes.Element):
@@ -117,12 +121,93 @@ def verdict_badge(verdict: str) -> nodes.inline:
     return badge({"verdict": verdict, "strength": None})
 
 
+# How the ledger writes formulas in plain text, for a terminal, and how a page shows them.
+GREEK = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eps": "ε", "eta": "η", "theta": "θ", "lambda": "λ",
+    "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ", "Delta": "Δ", "Lambda": "Λ",
+}  # fmt: skip
+SIGNS = {
+    "<=": "≤", ">=": "≥", "+-": "±", " - ": " − ", " x ": " × ", "sqrt(": "√(", "sqrt ": "√", "vbar": "v̄",
+    "rho_hat": "ρ̂", "grad": "∇",
+}  # fmt: skip
+FORMULA = re.compile(
+    r"(?P<sign><=|>=|\+-(?=\d)| - |(?<=[\dK]) x (?=[\dK])|\bsqrt(?:\(| (?=eps))"
+    r"|\bvbar\b|\brho_hat\b|\bgrad\b(?= [uvw]))"
+    rf"|(?P<greek>(?<![A-Za-z])(?:{'|'.join(GREEK)})(?![A-Za-z]))(?P<index>\d?)"
+    r"|(?<=[A-Za-z)|\]])_(?P<sub>\{[^}]*\}|\([^)]*\)|[a-z]'(?=[\s)(|,;]|$)|[A-Za-z0-9]+)"
+    r"|(?<=[A-Za-z0-9)])\^(?P<sup>\{[^}]*\}|\([^()]*\)|-?[0-9]+(?:\.[0-9]+)?|[A-Za-z])"
+    r"|(?P<transposed>(?<![A-Za-z])(?:[MUVW]|[uvw](?:_?\d)?)|(?<=\)))'(?=[A-Z ,;:.)]|[uvw](?:_?\d)?\b|$)"
+    r"|(?P<mantissa>\b\d+(?:\.\d+)?)e(?P<power>[+-]?\d+)\b"
+    r"|(?P<minus>(?<![\w)])-(?=[\d.]|[a-zA-Z]\b|[a-zA-Z]_|(?:alpha|beta|gamma|sin|sqrt|log)))"
+    r"|<(?P<product>[a-z]\w*, [a-z]\w*)>"
+)
+
+
+def typeset(text: str) -> list[nodes.Node]:
+    """Inline nodes of a text with formulas in plain characters: Greek letters, sub- and superscripts, minus signs.
+
+    >>> [str(node) for node in typeset("eps <= 1")]
+    ['ε ≤ 1']
+    """
+    found: list[nodes.Node] = []
+
+    def add(words: str) -> None:
+        if found and isinstance(found[-1], nodes.Text):
+            words = str(found.pop()) + words
+        found.append(nodes.Text(words))
+
+    def inner(words: str) -> str:
+        plain = re.sub(r"[A-Za-z]+", lambda m: GREEK.get(m[0], m[0]), words.strip("{}()"))
+        return plain.replace("-", "−").replace("'", "′")
+
+    end = 0
+    for match in FORMULA.finditer(text):
+        if match.start() > end:
+            add(text[end : match.start()])
+        end = match.end()
+        if match["sign"]:
+            add(SIGNS[match["sign"]])
+        elif match["greek"]:
+            add(GREEK[match["greek"]])
+            if match["index"]:
+                found.append(nodes.subscript("", match["index"]))
+        elif match["sub"]:
+            found.append(nodes.subscript("", inner(match["sub"])))
+        elif match["sup"]:
+            found.append(nodes.superscript("", inner(match["sup"])))
+        elif match["transposed"] is not None:
+            found.extend(typeset(match["transposed"]))
+            found.append(nodes.superscript("", "⊤"))
+        elif match["mantissa"]:
+            add("10" if match["mantissa"] == "1" else f"{match['mantissa']}·10")
+            found.append(nodes.superscript("", str(int(match["power"])).replace("-", "−")))
+        elif match["product"]:
+            found.extend([nodes.Text("⟨"), *typeset(match["product"]), nodes.Text("⟩")])
+        else:
+            add("−")
+    if end < len(text):
+        add(text[end:])
+    return found
+
+
+def ledger_of(app: Sphinx) -> Ledger:
+    """The ledger of this build."""
+    found: Ledger = vars(app)[LEDGER]
+    return found
+
+
+def places_of(env: BuildEnvironment, name: str) -> dict[str, tuple[str, str]]:
+    """Page and fragment by claim: of the chapters' statements, or of the records."""
+    found: dict[str, tuple[str, str]] = vars(env).setdefault(name, {})
+    return found
+
+
 class ClaimDirective(SphinxDirective):
     """What the directives share: the ledger and parsing of MyST text that came from it."""
 
     @property
     def ledger(self) -> Ledger:
-        return self.env.app.icl_ledger  # type: ignore[attr-defined]
+        return ledger_of(self.env.app)
 
     def claim(self, claim_id: str) -> dict[str, Any]:
         """Record of an id; an unknown one is an error that names the nearest."""
@@ -168,7 +253,9 @@ class ClaimDirective(SphinxDirective):
         line = nodes.paragraph(classes=["claim-head"])
         line += self.link(claim["id"], name, record=record) if linked else name
         line += nodes.Text(" ")
-        line += nodes.inline("", "", nodes.Text("("), *self.words(claim["title"]), nodes.Text(")"))
+        marked = "$" in claim["title"] or "`" in claim["title"]
+        title = self.words(claim["title"]) if marked else typeset(claim["title"])
+        line += nodes.inline("", "", nodes.Text("("), *title, nodes.Text(")"))
         line += nodes.Text(" ")
         line += badge(claim)
         return line
@@ -177,7 +264,8 @@ class ClaimDirective(SphinxDirective):
         """A named passage, or nothing."""
         if not text:
             return []
-        blocks = self.myst(text) if "$" in text or "`" in text or "\n" in text.strip() else [nodes.paragraph("", text)]
+        marked = "$" in text or "`" in text or "\n" in text.strip()
+        blocks = self.myst(text) if marked else [nodes.paragraph("", "", *typeset(text))]
         title = nodes.strong(classes=["claim-part"])
         title += nodes.Text(f"{name}: ")
         if isinstance(blocks[0], nodes.paragraph):
@@ -233,7 +321,7 @@ class Claim(ClaimDirective):
     def run(self) -> list[nodes.Node]:
         claim = self.claim(self.arguments[0])
         anchor = f"claim-{slug(claim['id'])}"
-        places = self.env.icl_claims  # type: ignore[attr-defined]
+        places = places_of(self.env, STATED)
         block = nodes.container(classes=["claim", f"claim-{claim['verdict']}"])
         if places.setdefault(claim["id"], (self.env.docname, anchor)) == (self.env.docname, anchor):
             block["ids"] = [anchor]
@@ -263,7 +351,7 @@ class ClaimList(ClaimDirective):
         blocks: list[nodes.Node] = []
         for claim in self.ledger.of(self.options.get("paper")):
             anchor = f"record-{slug(claim['id'])}"
-            self.env.icl_records[claim["id"]] = (self.env.docname, anchor)  # type: ignore[attr-defined]
+            places_of(self.env, RECORDS)[claim["id"]] = (self.env.docname, anchor)
             block = nodes.container(classes=["claim", f"claim-{claim['verdict']}"], ids=[anchor])
             block += self.head(claim, linked=True)
             block.extend(self.myst(claim["statement"]))
@@ -293,7 +381,7 @@ class ClaimIndex(ClaimDirective):
     """One line a claim, with a filter that needs no network."""
 
     def run(self) -> list[nodes.Node]:
-        self.env.icl_index = self.env.docname  # type: ignore[attr-defined]
+        vars(self.env)[INDEX] = self.env.docname
         claims = self.ledger.of(None)
 
         def menu(name: str, options: list[tuple[str, str]], counts: Counter[str]) -> str:
@@ -464,7 +552,7 @@ class VerdictRole(SphinxRole):
     """An inline badge that links to its claim."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        ledger: Ledger = self.env.app.icl_ledger  # type: ignore[attr-defined]
+        ledger = ledger_of(self.env.app)
         claim = ledger.claims.get(self.text)
         if claim is None:
             near = difflib.get_close_matches(self.text, ledger.claims, n=3, cutoff=0.5)
@@ -495,8 +583,8 @@ def table(heads: list[str], rows: list[list[nodes.Node]]) -> nodes.table:
 
 def place(env: BuildEnvironment, claim_id: str, record: bool) -> tuple[str, str] | None:
     """Page and fragment of a claim: the chapter that states it, else its record."""
-    stated = None if record else env.icl_claims.get(claim_id)  # type: ignore[attr-defined]
-    return stated or env.icl_records.get(claim_id)  # type: ignore[attr-defined]
+    stated = None if record else places_of(env, STATED).get(claim_id)
+    return stated or places_of(env, RECORDS).get(claim_id)
 
 
 def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -511,7 +599,7 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
     for node in list(doctree.findall(pending_claim)):
         if "query" in node:
-            index = getattr(app.env, "icl_index", None)
+            index = vars(app.env).get(INDEX)
             target = f"{app.builder.get_relative_uri(docname, index)}?{node['query']}" if index else None
         else:
             target = uri(node["claim_id"], node["record"])
@@ -522,7 +610,7 @@ def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         else:
             node.replace_self(nodes.reference("", "", *node.children, internal=True, refuri=target))
     for number, node in enumerate(list(doctree.findall(pending_graph))):
-        picture = draw(app.icl_ledger, node["paper"], uri)  # type: ignore[attr-defined]
+        picture = draw(ledger_of(app), node["paper"], uri)
         node.replace_self(nodes.raw("", (legend() if number == 0 else "") + picture, format="html"))
 
 
@@ -648,17 +736,13 @@ def begin(app: Sphinx) -> None:
             "which runs the chapters and then Jupyter Book on _build/staged"
         )
     path = os.environ.get("ICL_CORE_VERIFY_JSON") or source.parent / "verify-fast.json"
-    app.icl_ledger = Ledger(Path(path))  # type: ignore[attr-defined]
-    for name in ("icl_claims", "icl_records"):
-        if not hasattr(app.env, name):
-            setattr(app.env, name, {})
+    vars(app)[LEDGER] = Ledger(Path(path))
 
 
 def purge(_app: Sphinx, env: BuildEnvironment, docname: str) -> None:
     """Forget the claims of a page that is read again."""
-    for name in ("icl_claims", "icl_records"):
-        kept = {key: spot for key, spot in getattr(env, name, {}).items() if spot[0] != docname}
-        setattr(env, name, kept)
+    for name in (STATED, RECORDS):
+        vars(env)[name] = {key: spot for key, spot in places_of(env, name).items() if spot[0] != docname}
 
 
 def plotly(app: Sphinx, fault: Exception | None) -> None:

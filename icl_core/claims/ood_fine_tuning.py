@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import torch
 
 from icl_core import fine_tuning
 from icl_core.claims import _fine_tuning as ft
 from icl_core.claims._fine_tuning import Bound, Region, Replacement, Scale
-from icl_core.claims.record import Check, Claim
+from icl_core.claims.record import Check, Claim, Evidence
 from icl_core.theory import fine_tuning as theory
 from icl_core.theory.ood import alpha_star
 
@@ -27,8 +29,8 @@ _F4 = (
 _EPS_F2 = "$\\epsilon>(K/\\exp((K-1)^2))^2$"
 
 
-def _example(name: str, run: object, **more: object) -> Check:
-    return Check(name, run, None, "counterexample", **more)  # type: ignore[arg-type]
+def _example(name: str, run: Callable[[Any, bool], Evidence]) -> Check:
+    return Check(name, run, None, "counterexample")
 
 
 _BALANCE_TEXT = (

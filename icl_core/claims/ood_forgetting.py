@@ -69,7 +69,7 @@ class Runs(NamedTuple):
 
 
 @remember
-def _runs(fast: bool, start: str = "trained") -> tuple[Runs, ...]:
+def _runs(fast: bool, start: fine_tuning.Start = "trained") -> tuple[Runs, ...]:
     ratio = torch.tensor([-0.9999, -0.9, -0.5, -0.1, 0.0, 0.1, 0.5, 0.9, 0.9999], dtype=torch.float64)
     draw = np.random.default_rng(5)
     first = torch.tensor([1.0, -1.0, 0.6, *draw.uniform(-1, 1, 2 if fast else 4)], dtype=torch.float64)
@@ -80,7 +80,7 @@ def _runs(fast: bool, start: str = "trained") -> tuple[Runs, ...]:
     for eps, eta in settings:
         # The longest runs take a share of the correlations.
         some = gamma if eps > 1e-5 else gamma[::5]
-        found.append(Runs(some, eps, eta, fine_tuning.fine_tune_gamma(some, eps, eta, start=start)))  # type: ignore[arg-type]
+        found.append(Runs(some, eps, eta, fine_tuning.fine_tune_gamma(some, eps, eta, start=start)))
     return tuple(found)
 
 
@@ -157,12 +157,12 @@ def _swapped(gamma1: float, gamma2: float) -> theory.Constants:
 def _second_loss(landing: bool) -> Callable[[Any, bool], Evidence]:
     """Whether L_v2 equals the closed form: under gradient descent as it is, or with exact landing in both phases."""
 
-    def run(subject: Callable[[float, float], theory.Constants], fast: bool) -> Evidence:
+    def run(subject: Callable[[Any, Any], theory.Constants], fast: bool) -> Evidence:
         if landing:
             return _exponent("c2", _reached(1), 0)(subject, fast)
         gaps = []
         for r in _runs(fast):
-            c2 = subject(r.gamma[:, 0].numpy(), r.gamma[:, 1].numpy()).c2  # type: ignore[arg-type]
+            c2 = subject(r.gamma[:, 0].numpy(), r.gamma[:, 1].numpy()).c2
             want = theory.loss_at(c2, r.eps)
             gaps.append(np.abs(r.done.losses_on_V[:, 1].numpy() / want - 1))
         return _tools.agree(

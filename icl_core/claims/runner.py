@@ -19,7 +19,7 @@ from typing import Any
 
 from icl_core import results
 from icl_core.claims import register
-from icl_core.claims.record import STRENGTHS, VERDICTS, Check, Claim, Evidence, derive
+from icl_core.claims.record import STRENGTHS, VERDICTS, Check, Claim, Evidence, Role, derive
 from icl_core.theory._statement import recording
 
 SCHEMA = 1
@@ -39,7 +39,7 @@ def run_claim(claim: Claim, fast: bool = False) -> dict[str, Any]:
         The record as the JSON document holds it; see :func:`verify`.
     """
     started = time.perf_counter()
-    passed: dict[str, list[bool | None]] = {}
+    passed: dict[Role, list[bool | None]] = {}
     checks, killed, survived, faults = [], 0, [], []
     with recording() as called:
         for check in claim.checks:
@@ -60,7 +60,7 @@ def run_claim(claim: Claim, fast: bool = False) -> dict[str, Any]:
             needs = claim.kind not in _NO_MUTANTS and check.role not in ("counterexample", "reading", "criterion")
             if needs and not check.mutants:
                 faults.append(f"check {check.name!r} has no mutant")
-    verdict, contradictions = derive(claim, passed)  # type: ignore[arg-type]
+    verdict, contradictions = derive(claim, passed)
     faults += contradictions
     faults += [f"mutant survives: {name}" for name in survived]
     deciding = {

@@ -232,7 +232,7 @@ def _mrpc_official(root: Path) -> dict[str, Pairs]:
 
 def _datasets() -> Any:
     try:
-        import datasets  # type: ignore[import-not-found, unused-ignore]
+        import datasets  # type: ignore[import-not-found, unused-ignore]  # optional
     except ImportError as error:
         raise ValueError("source 'hub' needs the package datasets: pip install datasets") from error
     return datasets

@@ -25,7 +25,6 @@ def statement(claim_id: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 seen.add(claim_id)
             return function(*args, **kwargs)
 
-        call.__statement__ = claim_id  # type: ignore[attr-defined]
         return call
 
     return mark
