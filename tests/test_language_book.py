@@ -3,6 +3,7 @@
 import math
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -117,6 +118,34 @@ def test_trends_are_rank_correlations_run_by_run():
     assert bert.trends(frame, "v", 2)["range"].tolist() == [5.0, 5.0]
 
 
+def test_a_trend_by_chance_is_what_random_orders_give():
+    from scipy.stats import spearmanr
+
+    from icl_core.language import natural_shift
+
+    # Disjoint groups without smoothing are an iid sequence.
+    draws = np.random.default_rng(1).standard_normal((4000, 9))
+    plain = np.quantile([abs(spearmanr(range(9), row).statistic) for row in draws], 0.95)
+    assert natural_shift.chance_trend(9, 1, 1) == pytest.approx(plain, abs=0.03)
+    # Means over pairs in random order: two groups of 100 pairs that share half of them, then their average.
+    pairs = np.random.default_rng(2).standard_normal((4000, 150))
+    smooth = (pairs[:, :100].mean(1) + pairs[:, 50:].mean(1)) / 2
+    assert smooth.std() * 10 == pytest.approx(natural_shift.smoothed_spread(2, 2), rel=0.05)
+
+
+def test_losses_are_compared_at_equal_gain():
+    rows = [
+        {"domain": "a", "run": run, "rule": rule, "rate": rate, "target_gain": gain, "source_loss": loss}
+        for run in (0, 1)
+        for rule, points in (("nearest", [(1, 0.1), (2, 0.3)]), ("random", [(2, 0.4), (4, 1.2)]))
+        for rate, (gain, loss) in enumerate(points)
+    ]
+    out = bert.loss_at_equal_gain(results.Table(pd.DataFrame(rows), {}, {}), "a", "random", "nearest")
+    assert out["gain"].tolist() == [2, 2]
+    assert out["loss"].tolist() == pytest.approx([0.4, 0.4])
+    assert out["other_loss"].tolist() == pytest.approx([0.3, 0.3])
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [([0, 3, 1, 4], "+-+"), ([4, 1, 3, 0], "-+-"), ([0, 0.4, 0], ""), ([0, 0.4, 0.8, 1.2], "+"), ([2, 1.7, 0], "-")],
@@ -149,6 +178,54 @@ def test_criteria_tell_the_two_patterns_apart(monkeypatch, shape, rises, peaks):
     monkeypatch.setattr(bert, "stored", lambda name: _sweep(shape))
     assert ood_language._monotone({"selection": "largest", "pairing": "rank"}, True).passed is rises
     assert ood_language._double_peak({"selection": "smallest", "pairing": "rank"}, True).passed is peaks
+
+
+def _groups_table(slopes, wiggle):
+    noise = np.random.default_rng(3).standard_normal((6, len(slopes), 15))
+    rows = [
+        {
+            "run": run,
+            "domain": name,
+            "embedding": "pretrained-mean",
+            "group": g,
+            "loss": slope * g + wiggle * noise[run, i, g],
+        }
+        for run in range(6)
+        for i, (name, slope) in enumerate(slopes.items())
+        for g in range(15)
+    ]
+    about = {"model": "m", "data": "d", "runs": list(range(6)), "device": "cpu", "date": "today"}
+    return results.Table(pd.DataFrame(rows), about, {})
+
+
+@pytest.mark.parametrize(
+    ("slopes", "wiggle", "rises", "flat"),
+    [
+        ({"government": 1, "telephone": 1, "slate": 1, "travel": 0.1}, 0.5, True, True),
+        ({"government": 1, "telephone": 1, "slate": -1, "travel": 3}, 0.5, False, False),
+        # A slope that is lost in the noise is not called a trend.
+        ({"government": 0.01, "telephone": 0.01, "slate": 0.01, "travel": 0.01}, 1.0, False, None),
+    ],
+)
+def test_criteria_for_genres(monkeypatch, slopes, wiggle, rises, flat):
+    monkeypatch.setattr(bert, "stored", lambda name: _groups_table(slopes, wiggle))
+    assert ood_language._group_trend(ood_language.FIG_4A, True).passed is rises
+    assert ood_language._flat(ood_language.FIG_4A, True).passed is flat
+
+
+@pytest.mark.parametrize(("cost", "better"), [(0.1, True), (0.3, False), (0.2, None)])
+def test_criterion_for_chosen_pairs(monkeypatch, cost, better):
+    rows = [
+        {
+            "domain": "snli", "run": run, "rule": rule, "rate": 1.0, "target_gain": 1.0,
+            "source_loss": (cost if rule == "nearest" else 0.2) + 0.01 * (-1) ** run * (rule == "nearest"),
+        }
+        for run in range(6)
+        for rule in ("nearest", "random")
+    ]  # fmt: skip
+    about = {"model": "m", "data": "d", "runs": list(range(6)), "device": "cpu", "date": "today"}
+    monkeypatch.setattr(bert, "stored", lambda name: results.Table(pd.DataFrame(rows), about, {}))
+    assert ood_language._trade(("snli", "nearest", "random"), True).passed is better
 
 
 def test_cost_estimates_are_near_those_known_for_bert_base():

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 GENERATED = "generated"
 MRPC_CHAPTER, NATURAL_CHAPTER = "bert-rotation", "natural-shift"
 ZERO_START_RUNS = 3
+# With fewer runs an interval over them says little, and the runs themselves are shown.
+RUNS_FOR_BAND = 5
 
 
 def cache_folder() -> Path:
@@ -477,7 +479,8 @@ def trends(frame: pd.DataFrame, value: str, window: int = 1) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``run``, ``domain``, ``rho``, ``range`` (largest less smallest).
+        ``run``, ``domain``, ``rho``, ``chance`` (the size of ``rho`` that pairs in random order exceed one time in
+        twenty) and ``range`` (largest less smallest).
     """
     from scipy.stats import spearmanr
 
@@ -485,8 +488,29 @@ def trends(frame: pd.DataFrame, value: str, window: int = 1) -> pd.DataFrame:
     for (run, domain), part in frame.groupby(["run", "domain"], sort=False):
         values = natural_shift.moving_average(part.sort_values("group")[value].tolist(), min(window, len(part)))
         rho = float(spearmanr(range(len(values)), values).statistic) if len(set(values)) > 1 else 0.0
-        rows.append({"run": run, "domain": domain, "rho": rho, "range": max(values) - min(values)})
+        chance = 1.0
+        if len(values) > 1:
+            chance = natural_shift.chance_trend(len(part), overlap_of(value, str(domain)), min(window, len(part)))
+        rows.append({"run": run, "domain": domain, "rho": rho, "chance": chance, "range": max(values) - min(values)})
     return pd.DataFrame(rows)
+
+
+def overlap_of(value: str, domain: str) -> int:
+    """How many sliding groups of ``domain`` hold a pair, in the table that has the column ``value``."""
+    table = "forgetting" if value == "forgetting" else "error"
+    return natural_shift.OVERLAP[table][natural_shift.kind(domain)]
+
+
+def chance_spread(random_groups: pd.DataFrame, value: str, domain: str, window: int) -> float:
+    """Standard deviation of a moving average over ``window`` groups, were the pairs of ``domain`` in random order.
+
+    Parameters
+    ----------
+    random_groups : pandas.DataFrame
+        The domain's rows for random groups, which show how much one group varies within a run.
+    """
+    one = float(random_groups.groupby("run")[value].std().mean())
+    return one * natural_shift.smoothed_spread(window, overlap_of(value, domain))
 
 
 def turns(values: Sequence[float], least: float) -> str:
@@ -507,6 +531,32 @@ def turns(values: Sequence[float], least: float) -> str:
         elif pattern.endswith("-"):
             high = low
     return pattern
+
+
+def loss_at_equal_gain(table: Table, domain: str, rule: str, than: str) -> pd.DataFrame:
+    """What two rules of shift-aware fine-tuning cost the source at the largest gain on the target that both reach.
+
+    Each rule's points, one for each learning rate, are joined by straight lines that start at no gain and no loss.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``run``, ``gain``, ``loss`` of ``rule`` and ``other_loss`` of ``than`` (nats); NaN where one never gains.
+    """
+    frame = table.frame[table.frame["domain"] == domain]
+    points = frame.groupby(["run", "rule", "rate"])[["target_gain", "source_loss"]].mean()
+    rows = []
+    for run in sorted(set(frame["run"])):
+        curves = [points.loc[(run, name)].sort_values("target_gain") for name in (rule, than)]
+        gain = min(float(curve["target_gain"].max()) for curve in curves)
+        losses = [
+            float(np.interp(gain, [0.0, *curve["target_gain"]], [0.0, *curve["source_loss"]]))
+            if gain > 0 and float(curve["target_gain"].min()) > 0
+            else math.nan
+            for curve in curves
+        ]
+        rows.append({"run": run, "gain": gain, "loss": losses[0], "other_loss": losses[1]})
+    return pd.DataFrame(rows)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -694,7 +744,9 @@ def draw_groups(
     which_rate: str | None = None,
     toward: str = "unlike",
 ) -> Figure:
-    """Figure 4: a value by group, smoothed as in the paper, a panel for each embedding; thin lines are single runs.
+    """Figure 4: a value by group, smoothed as in the paper, a panel for each embedding.
+
+    Bands are 95 % intervals of the mean over the runs; with few runs, thin lines are single runs.
 
     Parameters
     ----------
@@ -732,18 +784,18 @@ def draw_groups(
                     for run, one in part.groupby("run")
                 ]
             )
-            # With two or three runs an interval says little: show the runs.
             steps = max(1, int(smooth["group"].max()))
-            for run, one in [*smooth.groupby("run"), (None, smooth.groupby("group", as_index=False)["value"].mean())]:
-                x = one["group"] / steps
-                axes.plot(
-                    x if toward == "unlike" else 1 - x, one["value"], color=plotting.COLORS[i],
-                    linestyle=plotting.LINES[i], linewidth=1.8 if run is None else 0.7, alpha=1 if run is None else 0.5,
-                    label=domain if run is None else None,
-                )  # fmt: skip
+            stats = interval(smooth, ["group"], "value").sort_values("group")
+            x = stats["group"] / steps if toward == "unlike" else 1 - stats["group"] / steps
+            if smooth["run"].nunique() >= RUNS_FOR_BAND:
+                _band(axes, x, stats, domain, plotting.COLORS[i], plotting.LINES[i])
+            else:
+                axes.plot(x, stats["mean"], color=plotting.COLORS[i], linestyle=plotting.LINES[i], label=domain)
+                for _, one in smooth.groupby("run"):
+                    axes.plot(x, one["value"], color=plotting.COLORS[i], linewidth=0.7, alpha=0.5)
             usual = chance[chance["domain"] == domain]
             if len(domains) == 1 and not usual.empty:
-                middle, spread = usual[value].mean(), 2 * usual.groupby("run")[value].std().mean() / math.sqrt(window)
+                middle, spread = usual[value].mean(), 2 * chance_spread(usual, value, domain, window)
                 axes.axhspan(
                     middle - spread,
                     middle + spread,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +27,8 @@ EMBEDDINGS = ("pretrained-mean", "pretrained-cls", "source-cls")
 # Groups of 10,000 out of about 80,000 in a genre, of 20,000 out of SNLI's 549,367 labelled training pairs.
 GROUP_SHARE = {"genre": 10_000 / 80_000, "snli": 20_000 / 549_367}
 SMOOTHING = {"genre": 2, "snli": 5}
+# Groups that hold a pair, on average: the stride is the group size over it. Fine-tuning on SNLI takes disjoint groups.
+OVERLAP = {"error": {"genre": 2, "snli": 2}, "forgetting": {"genre": 2, "snli": 1}}
 
 
 def kind(domain: str) -> str:
@@ -143,6 +148,52 @@ def moving_average(values: Sequence[float], window: int) -> list[float]:
     return [sum(values[i : i + window]) / window for i in range(len(values) - window + 1)]
 
 
+def smoothed_spread(window: int, overlap: int) -> float:
+    """Standard deviation of a moving average over ``window`` sliding groups, for pairs in random order; a group's is 1.
+
+    Groups that overlap hold pairs in common, so averaging them takes away less than averaging disjoint ones.
+
+    >>> smoothed_spread(4, 1)
+    0.5
+    """
+    return float(np.linalg.norm(_smoothing(window, overlap)) * math.sqrt(overlap))
+
+
+@functools.lru_cache
+def chance_trend(groups: int, overlap: int, window: int, *, draws: int = 4000, seed: int = 0) -> float:
+    """Rank correlation with the group's number that a smoothed curve exceeds in size with chance 5 %, by chance alone.
+
+    For pairs in random order: neighbouring groups hold pairs in common and are averaged, so the curve wanders, and a
+    large correlation is common.
+
+    Parameters
+    ----------
+    groups : int
+        Groups on the curve before smoothing.
+    overlap : int
+        Groups that hold a pair.
+    window : int
+        Of the moving average.
+    draws, seed : int
+        Random orders that are tried, and their seed.
+    """
+    from scipy.stats import rankdata
+
+    _validate.integer("window", window, least=1, most=groups - 1)
+    blocks = torch.randn(draws, groups + overlap - 1, generator=torch.Generator().manual_seed(seed)).numpy()
+    weights = _smoothing(window, overlap)
+    curves = np.stack([np.convolve(row, weights, "valid") for row in blocks])
+    ranks = rankdata(curves, axis=1)
+    place = np.arange(ranks.shape[1]) - (ranks.shape[1] - 1) / 2
+    rho = (ranks - ranks.mean(1, keepdims=True)) @ place / np.square(place).sum()
+    return float(np.quantile(np.abs(rho), 0.95))
+
+
+def _smoothing(window: int, overlap: int) -> np.ndarray:
+    """Weights of stretches of one stride each in a moving average over ``window`` groups."""
+    return np.convolve(np.full(window, 1 / window), np.full(overlap, 1 / overlap))
+
+
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
@@ -255,8 +306,6 @@ def measure(
         ("pretrained-mean", "matched"),
         ("source-cls", "matched"),
     ),
-    overlap: int = 2,
-    tune_overlap: Mapping[str, int] | None = None,
     random_groups: int = 8,
 ) -> dict[str, Any]:
     """Everything figure 4 shows for one source model, with its controls.
@@ -272,10 +321,6 @@ def measure(
     tune : sequence of (str, str)
         For which embedding, and at which rate, groups are fine-tuned on: ``"printed"`` is 2e-6, ``"matched"`` that of
         :func:`matched_rate`.
-    overlap : int
-        How many groups hold a pair, for the error; the stride is the group size over it.
-    tune_overlap : mapping, optional
-        The same for fine-tuning, by ``"genre"`` and ``"snli"``; the default is 2 and 1.
     random_groups : int
         Control: so many random groups of each domain, to show what varies without any shift.
 
@@ -284,14 +329,13 @@ def measure(
     dict
         ``error`` and ``forgetting``: lists of rows; ``dev_loss``, ``dev_error``.
     """
-    each = {"genre": 2, "snli": 1} if tune_overlap is None else dict(tune_overlap)
     home = seen["dev"]
     errors: list[dict[str, Any]] = []
     forgot: list[dict[str, Any]] = []
     for name, domain in seen.items():
         if name == "train":
             continue
-        size, stride = scaled(name, len(domain.labels), overlap)
+        size, stride = scaled(name, len(domain.labels), OVERLAP["error"][kind(name)])
         for how, similarity in domain.similarity.items():
             label = {"run": number, "domain": name, "embedding": how}
             errors += [label | row for row in group_rows(domain, windows(similarity, size, stride), similarity)]
@@ -301,7 +345,7 @@ def measure(
         errors += [label | row for row in group_rows(domain, chance, domain.similarity[EMBEDDINGS[0]])]
         if name == "dev":
             continue
-        stride = max(1, size // each[kind(name)])
+        stride = scaled(name, len(domain.labels), OVERLAP["forgetting"][kind(name)])[1]
         plans = [(how, rate, windows(domain.similarity[how], size, stride)) for how, rate in tune]
         for how, which, groups in [*plans, ("random groups", "matched", chance)]:
             rate = TUNE_NATURAL.rate if which == "printed" else matched_rate(name, size)
