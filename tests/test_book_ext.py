@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -73,6 +74,23 @@ def test_a_claim_block_shows_what_fails_and_what_holds(site: dict[str, str]) -> 
         "ood.lem-D.1",
     ):
         assert text in site["one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("eps = 1e-20, alpha* <= -0.5", "ε = 10^{−20}, α* ≤ −0.5"),
+        ("-u_1' grad u_1 = 2/27 for V'U", "−u_{1}^{⊤} ∇ u_{1} = 2/27 for V^{⊤}U"),
+        ("<u_n, vbar> < 0, yet B_{k,n} > 1 - a", "⟨u_{n}, v̄⟩ < 0, yet B_{k,n} > 1 − a"),
+        ("the query's share: 't >= T_1' means K^-2.5", "the query's share: 't ≥ T_{1}' means K^{−2.5}"),
+        ("well-known, from 3 to 5", "well-known, from 3 to 5"),
+    ],
+)
+def test_formulas_in_plain_text_are_typeset(monkeypatch: pytest.MonkeyPatch, text: str, shown: str) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    found = importlib.import_module("icl_claims").typeset(text)
+    marks = {"subscript": "_{%s}", "superscript": "^{%s}"}
+    assert "".join(marks.get(node.tagname, "%s") % node.astext() for node in found) == shown
 
 
 def test_the_chapter_is_preferred_to_the_record(site: dict[str, str]) -> None:
