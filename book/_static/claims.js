@@ -2,9 +2,15 @@
 document.addEventListener("DOMContentLoaded", () => {
   // No line ends within a number such as 1e-16, nor between a formula or a badge and the full stop behind it.
   for (const e of document.querySelectorAll(".pasted-text")) e.classList.toggle("word", !/\s/.test(e.textContent));
-  for (const e of document.querySelectorAll("span.math, .claim-badge, .pasted-text")) {
-    const after = e.nextSibling || (e.parentElement.matches("a, strong, em") && e.parentElement.nextSibling);
-    if (after && after.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]]/.test(after.data)) after.data = `\u2060${after.data}`;
+  for (const e of document.querySelectorAll("span.math, .claim-badge")) {
+    const after = e.nextSibling || (e.parentElement.matches("a") && e.parentElement.nextSibling);
+    const mark = after && after.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]]+/.exec(after.data);
+    if (!mark) continue;
+    after.data = after.data.slice(mark[0].length);
+    const tied = document.createElement("span");
+    tied.className = "tied";
+    e.replaceWith(tied);
+    tied.append(e, mark[0]);
   }
   const form = document.querySelector(".claim-filter");
   if (form) {
