@@ -197,7 +197,8 @@ def _contributions(driver: str, fast: bool) -> Evidence:
         total[driver] > other, "swept", len(first), "exact one-layer dynamics, K = 3, p = (0.8, 0.1, 0.1), "
         + ("long prompts" if fast else "N = 60"),
         margin=total[driver] - other, tolerance=0.0, tolerance_source="none: a comparison",
-        detail="parts of the rise of log Attn_3: " + ", ".join(f"{k[3:]} {v:+.3f}" for k, v in total.items()),
+        detail="parts of the rise of log Attn_3: " + ", ".join(f"{k[3:]} {v:+.3f}" for k, v in total.items())
+        + f"; alpha/|beta_1| is {frame.alpha_over_beta_1.iloc[0]:.2f} at the start",
     )  # fmt: skip
 
 
@@ -268,8 +269,8 @@ contributes more than the other scores, and without it most of the rise is gone.
         uses=("conv.lem-4.2.result", "conv.sec-5.phases.implication"),
         chapter=PAGE,
         note=(
-            "Checked on the exact dynamics with the sizes of the experiment. $A_2$ is never negligible: its slope starts at three quarters of "
-            "that of $-B_{2,1}$, and ${\\rm Attn}_2$ rises from the first step on, so at $K=3$ phases I and II are not apart."
+            "Checked on the exact dynamics with the sizes of the experiment. $A_2$ is never negligible: the first check gives its slope "
+            "over that of $-B_{2,1}$ at the start, and ${\\rm Attn}_2$ rises from the first step on, so at $K=3$ phases I and II are not apart."
         ),
     ),
     Claim(
