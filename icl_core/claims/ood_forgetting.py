@@ -1152,7 +1152,7 @@ CLAIMS: tuple[Claim, ...] = (
             }),
         ),
         why=r"For larger $\epsilon$ the first feature's gain outweighs the second's loss for every $\gamma_2$.",
-        added_hypothesis=r"$\epsilon < \epsilon_c \approx 0.0866$, the root of $(2-3s)\log\frac{1-s}{s} = 16 s^2(1-s)$ with $s=\sqrt\epsilon$; above it"
+        added_hypothesis=r"$\epsilon < \epsilon_c$, the root of $(2-3s)\log\frac{1-s}{s} = 16 s^2(1-s)$ with $s=\sqrt\epsilon$; above it"
         r" total forgetting is nowhere positive. The region begins at $\gamma_2=-1$.",
         uses=("ood.cor-H.2.4",),
         note="The conditions of (3) and (4) as printed do describe sets that are not empty; it is their conclusions that fail there.",
