@@ -30,7 +30,7 @@ class Footer:
     def _facts(self) -> str:
         first = next(iter(self.tables.values())).provenance
         seconds = [t.provenance["seconds"] for t in self.tables.values() if t.provenance.get("seconds") is not None]
-        return f"Computed in {max(seconds):.2g} s on {first['device']}, {first['date']}." if seconds else ""
+        return f"Computed in {_duration(max(seconds))} on {first['device']}, {first['date']}." if seconds else ""
 
     def _repr_html_(self) -> str:
         first = next(iter(self.tables.values())).provenance
@@ -65,6 +65,10 @@ def command(chapter: str, **parameters: object) -> str:
     import shlex
 
     return " ".join(["icl-core run", chapter, *(f"-p {shlex.quote(f'{k}={v}')}" for k, v in parameters.items())])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 99.5 else f"{seconds / 60:.0f} min"
 
 
 def _link(name: str, kind: str, text: str) -> str:

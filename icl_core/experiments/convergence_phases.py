@@ -733,10 +733,13 @@ def figure_drift(table: Table) -> Figure:
     """Draw B1(T2) / log K against log2 K with the stated window, from :func:`drift`'s table."""
     import matplotlib.pyplot as plt
 
+    from icl_core.plotting import COLORS
+
     figure, axis = plt.subplots()
     axis.axhspan(phases.DOMINANT_LOW, phases.DOMINANT_HIGH, color="0.5", alpha=0.25, lw=0)
-    for p, part in table.frame.groupby("p1"):
-        axis.plot(part.log2_K, part.B1, label=f"$p_1={p:g}$")
+    for i, (p, part) in enumerate(table.frame.groupby("p1")):
+        # Colours and dashes come back after seven lines; markers tell the second round apart.
+        axis.plot(part.log2_K, part.B1, marker="o" if i >= len(COLORS) else None, ms=3.5, label=f"$p_1={p:g}$")
     axis.set(xscale="log", xlabel=r"$\log_2 K$", ylabel=r"$B_1(T_2)\,/\,\log K$", ylim=(-0.8, -0.3))
     axis.set_xticks([4, 8, 16, 32, 64, 128, 256, 512], ["4", "8", "16", "32", "64", "128", "256", "512"])
     axis.minorticks_off()

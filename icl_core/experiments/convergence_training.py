@@ -861,11 +861,11 @@ def figure_shares(table: pd.DataFrame) -> Figure:
     """Draw the share of seeds per model (row) and criterion (column), from :func:`shares`."""
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots(figsize=(6.4, 1.6 + 0.19 * len(table)))
+    fig, ax = plt.subplots(figsize=(7.6, 1.8 + 0.21 * len(table)))
     image = ax.imshow(table.to_numpy(), vmin=0, vmax=1, aspect="auto", cmap="cividis")
-    ax.set_xticks(range(table.shape[1]), [WORDS[name] for _, name in table.columns], rotation=60, ha="left", fontsize=7)
+    ax.set_xticks(range(table.shape[1]), [WORDS[name] for _, name in table.columns], rotation=60, ha="left", fontsize=9)
     ax.xaxis.tick_top()
-    ax.set_yticks(range(len(table)), list(table.index), fontsize=6)
+    ax.set_yticks(range(len(table)), list(table.index), fontsize=8)
     ax.grid(visible=False)
     # The balanced columns stand apart from the imbalanced ones.
     ax.axvline(len(TESTED["imbalanced"]) - 0.5, color="white", lw=3)
@@ -877,13 +877,13 @@ def figure_curves(curves: pd.DataFrame, models: Mapping[str, str], kind: str) ->
     """Draw losses (top) and attention of query 2 (bottom) over the epochs, one column per model (name -> title)."""
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(2, len(models), figsize=(6.4, 4.6), sharex=True, sharey="row", squeeze=False)
+    fig, axes = plt.subplots(2, len(models), figsize=(7.6, 4.8), sharex=True, sharey="row", squeeze=False)
     for column, (model, title) in zip(axes.T, models.items(), strict=True):
         mine = curves[(curves.model == model) & (curves.kind == kind)]
         for k in (1, 2, 3):
             column[0].plot(mine.epoch, mine[f"loss_{k}"], label=f"$L_{k}$")
             column[1].plot(mine.epoch, mine[f"attn_2{k}"], label=f"Attn$_{k}$")
-        column[0].set_title(title, fontsize=8)
+        column[0].set_title(title, fontsize=9)
         column[1].set_xlabel("epoch")
         column[1].set_ylim(0, 1)
     axes[0, 0].set_yscale("log")
@@ -891,7 +891,7 @@ def figure_curves(curves: pd.DataFrame, models: Mapping[str, str], kind: str) ->
     axes[0, 0].set_ylabel("loss on training prompts")
     axes[1, 0].set_ylabel("attention, query 2")
     for ax in axes[:, 0]:
-        ax.legend(fontsize=7)
+        ax.legend(fontsize=8)
     return fig
 
 
@@ -899,13 +899,14 @@ def figure_interventions(table: Table) -> Figure:
     """Draw attention on features 1, 2, 3 over the steps, one line per intervention, from :func:`interventions`."""
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(1, 3, figsize=(6.4, 3.2), sharex=True)
+    fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.4), sharex=True)
     for n, ax in zip((1, 2, 3), axes, strict=True):
         for name, part in table.frame.groupby("held", sort=False):
             ax.plot(part.step, part[f"attn_{n}"], label=name)
         ax.set_title(f"attention on feature {n}", fontsize=9)
         ax.set_xlabel("gradient steps")
-    axes[1].legend(fontsize=7)
+    axes[0].set_ylabel("attention of query 2")
+    axes[1].legend(fontsize=8)
     return fig
 
 

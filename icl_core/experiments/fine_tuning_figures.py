@@ -435,7 +435,8 @@ def draw_thresholds(table: Table, around: Table, line: Table) -> Figure:
     f = table.frame
     left.plot(f["K"], f["share"], "o-", color=COLORS[0], label="sharp at $T_1$")
     left.plot(f["K"], f["share_printed"], "s--", color=COLORS[1], label="Lemma F.2")
-    left.set(xlabel="number of features K", ylabel=r"$\alpha^*/(K-1)^2$", ylim=(0, None), title="Largest allowed")
+    left.set(xlabel="number of features K", ylabel=r"$\alpha^*/(K-1)^2$", ylim=(0, None))
+    left.set_title("Largest allowed", fontsize=10)
     left.legend(fontsize=8)
     for i, (factor, part) in enumerate(around.frame.groupby("factor", sort=False)):
         moving = part[part["time"] > 0]
@@ -445,13 +446,14 @@ def draw_thresholds(table: Table, around: Table, line: Table) -> Figure:
     middle.set(xscale="log", xlabel=r"$\eta\,\times$ steps", ylabel=r"change of $\beta_{3,1}$")
     middle.set_title(r"$\epsilon$ around the sharp one", fontsize=10)
     middle.set_yticks([-1, -1e-4, 0, 1e-4])
-    middle.legend(fontsize=7)
+    middle.legend(fontsize=8)
     g = line.frame
     right.plot(g["step"] + 1, g["beta_3"], color=COLORS[1], label=r"$\beta_{3,1}$")
     right.plot(g["step"] + 1, g["beta_2"], color=COLORS[0], ls="--", label=r"$\beta_{2,1}$")
     right.set_yscale("symlog", linthresh=1e-6)
     right.set_yticks([-1, -1e-3, 0, 1e-4])
-    right.set(xscale="log", xlabel="fine-tuning steps + 1", ylabel="change since $T_1$", title="Rank one")
+    right.set(xscale="log", xlabel="fine-tuning steps + 1", ylabel="change since $T_1$")
+    right.set_title("Rank one", fontsize=10)
     right.legend(fontsize=8)
     for axes in (middle, right):
         axes.axhline(0, color="#000000", lw=0.8)
@@ -707,6 +709,7 @@ def draw_step_sizes(table: Table, eps: float) -> Figure:
     left.axhline(eps, color="#000000", ls=":", lw=1.2)
     left.set(xlabel=r"$\eta\,\times$ steps", ylabel="total loss on U", yscale="log")
     right.set(xlabel=r"$\eta\,\times$ steps", ylabel="pairs of betas out of order")
+    right.yaxis.get_major_locator().set_params(integer=True)
     left.legend(fontsize=8)
     return figure
 
@@ -749,7 +752,7 @@ def draw_loss_by_gap(table: Table, eps: float, K: int) -> Figure:
     first = next(iter(table.frame.groupby("N")))[1]
     axes.plot(first["gap"], first["balanced"], color="#000000", ls="-", lw=1, label="balanced")
     axes.axhline(eps / K, color="0.4", ls=(0, (6, 2)), lw=1.2)
-    axes.annotate(r"$\epsilon/K$", (0.2, eps / K), xytext=(0, 3), textcoords="offset points")
+    axes.annotate(r"$\epsilon/K$", (13.9, eps / K), xytext=(0, 3), textcoords="offset points", ha="right")
     axes.set(yscale="log", xlabel=r"score gap $\alpha-\beta$ (nats)", ylabel="loss of one feature")
     axes.set_ylim(bottom=float(first["balanced"].min()) / 2)
     axes.legend(fontsize=8)

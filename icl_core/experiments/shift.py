@@ -232,7 +232,8 @@ def figure(found: Shift) -> Figure:
     middle.axhline(frame.loss_uniform.mean(), color="black", linestyle=":", linewidth=1, label="uniform attention")
     middle.set(xlabel="feature", ylabel="loss per feature", yscale="log", title="Losses")
     middle.set_xticks(ticks, frame.feature)
-    middle.legend(fontsize=8)
+    middle.set_ylim(top=6 * float(frame[["loss_u", "loss_uniform"]].to_numpy().max()))
+    middle.legend(fontsize=8, ncols=2, loc="upper center")
     if run.trajectory is not None:
         steps = run.trajectory.times.numpy() + 1
         right.plot(steps, run.trajectory.losses.sum(-1).numpy(), label="on U")
