@@ -159,30 +159,33 @@ for a standard Gaussian task $w$, and $L=\sum_{v\in V}L_v$, which is half the me
 def _rule(subject: tuple[Callable[[Fraction, int], Fraction], bool], fast: bool) -> Evidence:
     """subject: the per-feature bound, and whether meeting it is said to be more than meeting the total."""
     bound, stronger = subject
-    margins, witness = [], False
-    for K, eps in itertools.product((2, 3, 5), (Fraction(1, 100), Fraction(1, 5))):
+    margins, witnesses = [], []
+    for K, eps in itertools.product((2, 3, 5), (Fraction(1, 100), Fraction(1, 5), Fraction(99, 100))):
         # The largest total that the per-feature rule allows.
         margins.append(float(eps - K * bound(eps, K)))
         # Scores that fit every feature but one: their total can pass while the rule fails.
-        for odds in (Fraction(1, 1000), Fraction(1, 20), Fraction(1, 5), Fraction(2, 5)):
+        found = False
+        for odds in (Fraction(1, 8), Fraction(1), Fraction(10**6)):
             weights = _tools.fractions((K, K), 1, most=1) * 0 + Fraction(1, 10**6)
             for k in range(K):
                 weights[k, k] = Fraction(1)
             weights[1, 0] = odds
             losses = _tools.exact_losses(weights, [1] * K)
-            witness |= sum(losses) <= eps and max(losses) > bound(eps, K)
+            found |= sum(losses) <= eps and max(losses) > bound(eps, K)
+        witnesses.append(found)
+    witness = all(witnesses)
     fits = min(margins) >= 0 and witness == stronger
     return Evidence(
         fits,
         "exact",
         len(margins),
-        "K in {2, 3, 5}, eps in {1/100, 1/5}, rational scores",
+        "K in {2, 3, 5}, eps in {1/100, 1/5, 99/100}, rational scores",
         margin=min(margins),
         tolerance=0.0,
         tolerance_source="exact arithmetic",
         dtype="rational",
         detail=f"the largest total under the rule leaves {min(margins):.3g} to eps; "
-        + ("scores exist" if witness else "no scores were found")
+        + ("for each K and eps scores exist" if witness else "not for each K and eps were scores found")
         + " with total at most eps that break the rule",
     )
 
@@ -193,7 +196,8 @@ LOSS_RULE = Claim(
     kind="text",
     title="The per-feature stopping rule is stronger than the total",
     statement=r"""
-If $L_k(Q)\le\epsilon/K$ for every $k\in[K]$ then $L(Q)\le\epsilon$; the converse fails for some $Q$.""",
+If $L_k(Q)\le\epsilon/K$ for every $k\in[K]$ then $L(Q)\le\epsilon$; the converse fails for some $Q$, whatever
+$\epsilon\in(0,1)$.""",
     checks=(
         Check(
             "implication, and a witness against the converse",
@@ -205,13 +209,15 @@ If $L_k(Q)\le\epsilon/K$ for every $k\in[K]$ then $L(Q)\le\epsilon$; the convers
             },
         ),
     ),
-    hypotheses=("$\\epsilon>0$",),
+    hypotheses=("$0<\\epsilon<1$",),
     uses=("ood.loss-train.definition",),
     chapter="model",
     note=(
         "With every $L_k=\\epsilon/K$ the total equals $\\epsilon$, so that 'below' is read as 'at most'. On the "
         "training "
-        "trajectory all $L_k$ are equal and the two rules stop at the same step."
+        "trajectory all $L_k$ are equal and the two rules stop at the same step. From $\\epsilon=1$ on nothing is "
+        "stronger: "
+        "every $L_k$ is below $1/K$, so that both rules always hold."
     ),
 )
 

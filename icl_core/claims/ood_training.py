@@ -135,7 +135,7 @@ $\alpha^*_{K,\epsilon}$ is a real number for every $K\ge2$ and every $\epsilon\i
     ),
     hypotheses=("$K\\ge2$", "$\\epsilon\\in(0,1)$, the range of Lemma E.1"),
     why=(
-        "The logarithm's argument is negative from $\\epsilon=K/(2(K-1))$ on, which is below 1 for $K\\ge3$. The "
+        "The logarithm's argument is not positive from $\\epsilon=K/(2(K-1))$ on, which is below 1 for $K\\ge3$. The "
         "loss at "
         "$Q=0$ is already $(K-1)/(2K)$ in total, so that no training takes place for larger $\\epsilon$."
     ),
@@ -542,7 +542,8 @@ $v',v''\ne v$ and all $t$ (empty for $K=2$).""",
     chapter="training",
     reconstruction=(
         "The index sets below the denominators in the proof are read as $v'\\in V,\\ v'\\ne v$; they are printed as "
-        "$v'\\in v',\\ v\\ne v$."
+        "$v'\\in v',\\ v\\ne v$. $\\delta_{v',v,\\beta}$ is the projection of $\\nabla L^{(\\mathrm{tr})}$ here; Appendix D defines it by "
+        "$\\nabla L^{(\\mathrm{ft})}$ for features of both sets, whose projection on $V$ is not what moves the scores in training."
     ),
 )
 
@@ -897,7 +898,7 @@ def _orders(powers: tuple[float, float], fast: bool) -> Evidence:
         residual=gap,
         tolerance=0.01,
         tolerance_source="drift of the local exponents",
-        detail=f"exponent in K: {in_K[0]:.3f} falling to {in_K[-1]:.4f}; in 1/eps: {in_eps[0]:.3f} to "
+        detail=f"exponent in K: {in_K[0]:.3f} rising to {in_K[-1]:.4f}; in 1/eps: {in_eps[0]:.3f} to "
         f"{in_eps[-1]:.5f}; "
         f"eta T_1 over the flow's time at eta = 0.01: {fine:.4f}",
         data={"K": in_K, "eps": in_eps},
@@ -1221,6 +1222,10 @@ monotonically.""",
     ),
     uses=("ood.lem-D.3.alpha", "ood.lem-D.7", "ood.weights.attention"),
     chapter="training",
+    reconstruction=(
+        "$\\delta_{v,\\alpha}$ is read as $-v^\\top\\nabla L^{(\\mathrm{tr})}v$; Appendix D defines it by "
+        "$\\nabla L^{(\\mathrm{ft})}$, for $v\\in V$ too."
+    ),
 )
 
 
