@@ -52,6 +52,17 @@ def test_references_lead_somewhere(field: str) -> None:
     assert {claim: refs for claim, refs in broken.items() if refs} == {}
 
 
+def test_what_is_the_same_is_so_both_ways() -> None:
+    ties = {i: register.same_as(claim) for i, claim in register.claims().items()}
+    assert all(i not in others and len(others) == len(set(others)) for i, others in ties.items())
+    assert [(i, other) for i, others in ties.items() for other in others if i not in ties[other]] == []
+    # Named by the convergence paper's record alone.
+    assert "conv.thm-E.17" in ties["conv.thm-3.2.attention"]
+    one_way = [(o, i) for i, c in register.claims().items() for o in c.same_as if i not in register.claims()[o].same_as]
+    assert ("ood.model", "conv.def-2.1") in one_way
+    assert all(i in runner.run_claim(replace(register.claims()[o], checks=()))["same_as"] for o, i in one_way)
+
+
 def test_no_claim_rests_on_itself() -> None:
     claims = register.claims()
 

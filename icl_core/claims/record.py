@@ -135,7 +135,7 @@ class Claim:
     chapter : str, optional
         Page of the book that derives it, without suffix.
     same_as : tuple of str
-        The same statement elsewhere.
+        The same statement elsewhere. One of the two names the other; the register derives the way back.
     note : str, optional
         Readings, scope, anything else a reader needs.
     unchecked : str, optional

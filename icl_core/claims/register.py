@@ -55,6 +55,12 @@ def required_of(claim_id: str) -> str | None:
     return claim_id or None
 
 
+def same_as(claim: Claim) -> tuple[str, ...]:
+    """Ids of the records that state the same as ``claim``: those that it names, then those that name it."""
+    naming = (other.id for other in claims().values() if claim.id in other.same_as)
+    return tuple(dict.fromkeys([*claim.same_as, *naming]))
+
+
 def missing() -> list[str]:
     """Required ids without any record."""
     present = {required_of(claim_id) for claim_id in claims()}

@@ -82,7 +82,7 @@ def run_claim(claim: Claim, fast: bool = False) -> dict[str, Any]:
         "uses": list(claim.uses),
         "uses_called": sorted(called - {claim.id}),
         "chapter": claim.chapter,
-        "same_as": list(claim.same_as),
+        "same_as": list(register.same_as(claim)),
         "note": claim.note,
         "verdict": verdict,
         # A statement is only as well supported as the weakest of the checks that decide it.
