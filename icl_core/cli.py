@@ -42,9 +42,18 @@ def parser() -> argparse.ArgumentParser:
         help="how large: smoke, book (default) or full",
     )
 
-    one = commands.add_parser("run", parents=[profile], help="run one chapter, with parameters of your own if you like")
+    one = commands.add_parser(
+        "run", parents=[profile], allow_abbrev=False, help="run one chapter, with parameters of your own if you like"
+    )
     one.add_argument("chapter", help="its name, as `icl-core list` gives it")
-    one.add_argument("-p", dest="pairs", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
+    one.add_argument(
+        "-p",
+        dest="pairs",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a parameter; --NAME VALUE does it too",
+    )
     one.add_argument("-o", dest="output", type=Path, metavar="FILE.ipynb", help="also copy the executed notebook here")
     one.add_argument("--force", action="store_true", help="run it even if nothing has changed")
     one.set_defaults(do=_run)
@@ -98,6 +107,22 @@ def _run(args: argparse.Namespace) -> int:
             args.output.write_bytes(job.output.read_bytes())
         print(f"executed notebook: {args.output or os.path.relpath(job.output)}")
     return 0 if good else 1
+
+
+def _long_options(rest: Sequence[str]) -> list[str]:
+    """Read ``--some-name value`` and ``--some-name=value`` as settings of a chapter's parameters.
+
+    >>> _long_options(["--mrpc-dir", "data/mrpc", "--runs=2"])
+    ['mrpc_dir=data/mrpc', 'runs=2']
+    """
+    pairs, left = [], list(rest)
+    while left:
+        option = left.pop(0)
+        name, equals, value = option.partition("=")
+        if not name.startswith("--") or len(name) < 3 or (not equals and not left):
+            raise ValueError(f"a parameter is given as --name value or -p name=value, got {option!r}")
+        pairs.append(f"{name[2:].replace('-', '_')}={value if equals else left.pop(0)}")
+    return pairs
 
 
 def _book(args: argparse.Namespace) -> int:
@@ -165,8 +190,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0 done, 1 something failed, 2 a wrong argument, 130 interrupted.
     """
-    args = parser().parse_args(argv)
+    top = parser()
+    args, rest = top.parse_known_args(argv)
+    if rest and args.command != "run":
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
+        if rest:
+            args.pairs += _long_options(rest)
         return int(args.do(args))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
