@@ -138,6 +138,17 @@ def test_probability_bound_of_imbalanced_prompts_fails_for_small_K():
     assert inside < phases.concentration_bound(K, N, c) - 0.3
 
 
+def test_prompts_without_the_feature_pull_the_dominant_score_below_its_window():
+    K, p1, N = 60, 0.5, 400
+    law = prompts.multinomial_sample(
+        [p1] + [(1 - p1) / (K - 1)] * (K - 1), N, 60, generator=torch.Generator().manual_seed(0)
+    )
+    # With A this large only prompts that lack the feature still move the scores.
+    plateau, even = -0.5 * math.log(K) - math.log(phases.suppression(p1)), -math.log(K)
+    for B1, sign in ((plateau, 1), (0.5 * (plateau + even), 1), (1.5 * even, -1)):
+        assert sign * mean_field.count_rates(law, 30.0, B1)[1] > 0
+
+
 def test_a_long_first_step_leaves_the_window():
     K, p1 = 1e6, 0.4
     eta = phases.largest_first_step(math.log(K), p1)
