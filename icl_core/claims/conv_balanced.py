@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,17 +22,25 @@ from icl_core.theory._statement import remember
 SEED = 20272
 # Half of the features this many times as likely as the other half: p_k = Theta(1/K) without being equal.
 RATIO = 3.0
+LIKELY, UNLIKELY = 2 * RATIO / (1 + RATIO), 2 / (1 + RATIO)
 EPS = 0.01
-# A slope of log ratio against log K below this over the largest sizes counts as none; what it must tell apart is 0.1.
+# A slope of log ratio against log K (or log 1/eps) below this over the largest sizes counts as none. A factor log K has
+# a local slope above it up to K = 2^144, where the last of the slopes used begins.
 FLAT = 0.01
 
 
 @dataclass(frozen=True)
 class State:
-    """A stretch of the trajectory of one query: arrays over time; off-target features in the last dimension."""
+    """A stretch of the trajectory of one query of probability ``share``: arrays over time.
+
+    Off-target features that are alike share a place in the last dimension of ``B``, ``c`` and ``beta``; ``many`` says
+    how many they are. ``time`` counts from the start of the stage.
+    """
 
     K: float
     eps: float
+    share: float
+    many: np.ndarray
     time: np.ndarray
     A: np.ndarray
     B: np.ndarray
@@ -43,84 +52,125 @@ class State:
     loss: np.ndarray
 
 
+def _stage_two(K: float, eps: float) -> float:
+    """Length of stage II of phase II, with constant 1."""
+    return K * math.log(K / math.sqrt(eps)) / eps
+
+
+def _stage_one_end(share: float, eps: float) -> float:
+    """Gap of the scores that ends stage I, with the counts at their expectation."""
+    return math.log1p(-share) - math.log(share) + math.log(math.sqrt(3 / eps) - 1)
+
+
 @remember
 def equal(K: float, eps: float, stage: str) -> State:
     """Equal probabilities, long prompts: the closed form of a stage, up to K = 2^200.
 
     By the conserved sum every B is -A/(K-1), so the gap u = A - B decides everything.
     """
-    first = K / (K - 1) * math.log(K)
-    end = math.log(K - 1) + math.log(math.sqrt(3 / eps) - 1)
+    first, end = K / (K - 1) * math.log(K), _stage_one_end(1 / K, eps)
+    at = {"I": 0.0, "II.1": first, "II.2": end}[stage]
+
+    def spent(gap: float) -> float:
+        off = math.exp(-float(np.logaddexp(0.0, gap - math.log(K - 1))))
+        start = None if at == 0.0 else math.exp(-float(np.logaddexp(0.0, at - math.log(K - 1))))
+        return 0.0 if gap == at or off >= 1 - 1 / K else phases.alike_time(K, 1 / K, off, start=start)
+
     if stage == "I":
         gap = np.linspace(0, first, 200)
     elif stage == "II.1":
-        gap = np.linspace(first, end, 200)[1:]
+        gap = np.linspace(first, end, 200)
     else:
-        # Stage II lasts K log(K / sqrt eps) / eps; its end is where the closed form has spent that time.
-        spent = K * math.log(K / math.sqrt(eps)) / eps
         low, high = end, end + 60.0
         for _ in range(80):
             middle = (low + high) / 2
-            off = 1 / (1 + math.exp(middle - math.log(K - 1)))
-            late = phases.alike_time(K, 1 / K, off, start=math.sqrt(eps / 3))
-            low, high = (middle, high) if late < spent else (low, middle)
+            low, high = (middle, high) if spent(middle) < _stage_two(K, eps) else (low, middle)
         gap = np.linspace(end, low, 200)
     odds = np.exp(math.log(K - 1) - gap)
     off, a = odds / (1 + odds), 1 / (1 + odds)
-    time = np.array([phases.alike_time(K, 1 / K, float(o)) if o < 1 - 1 / K else 0.0 for o in off])
     A = gap * (K - 1) / K
     alpha = a * off**2 / (K - 1)
     one = np.newaxis
     return State(
-        K, eps, time, A, -A[:, one] / (K - 1), a, off, off[:, one] / (K - 1), alpha, -alpha[:, one] / (K - 1),
-        off**2 / (2 * (K - 1)),
+        K, eps, 1 / K, np.array([K - 1]), np.array([spent(float(u)) for u in gap]), A, -A[:, one] / (K - 1), a, off,
+        off[:, one] / (K - 1), alpha, -alpha[:, one] / (K - 1), off**2 / (2 * (K - 1)),
     )  # fmt: skip
 
 
 @remember
-def _unequal_run(K: int, eps: float) -> dynamics.Trajectory:
-    """Gradient descent, long prompts, half of the features RATIO times as likely; until every (1 - a)^2 <= eps / 30."""
-    low = 2 / (K * (1 + RATIO))
-    p = [low * RATIO] * (K // 2) + [low] * (K // 2)
-    law = prompts.mean_field(p, 1.0)
-    run = dynamics.gradient_descent(
-        torch.zeros(K, K, dtype=torch.float64), law, eta=float(K), threshold=low * eps / 60, record=60,
-        max_steps=3_000_000,
+def kinds(
+    K: float, eps: float, stage: str, own: int, shares: tuple[float, float], numbers: tuple[float, float],
+    length: float | None = None,
+) -> State:  # fmt: skip
+    """Two kinds of features, long prompts: one stage of a query of kind ``own``, up to K = 2^200.
+
+    Off-target features of a kind keep one common score, and A never falls: with A as the clock the scores solve
+    ``dB/dA = beta / alpha``, whose right-hand side is of order 1/K throughout.
+
+    Parameters
+    ----------
+    K, eps : float
+        Number of features; target.
+    stage : {"I", "II.1", "II.2"}
+        Until ``A = log K``; until the gap of Appendix E.3; for ``length`` after that.
+    own : {0, 1}
+        Kind of the query.
+    shares, numbers : tuple of float
+        ``K p`` and number of features of either kind.
+    length : float, optional
+        Duration of stage II.2; that of the paper with constant 1 by default.
+    """
+    from scipy.integrate import solve_ivp
+
+    share = shares[own] / K
+    many = np.array(numbers, dtype=float)
+    many[own] -= 1
+    mass, many = np.array(shares)[many > 0], many[many > 0]
+
+    def rates(A: float, x: np.ndarray) -> tuple[Any, ...]:
+        """Attention and updates over the query's probability; ``x`` are the scores times K."""
+        weight, target = mass * np.exp(x / K), shares[own] * math.exp(A)
+        whole = target + float(many @ weight)
+        a, c = target / whole, weight / whole
+        off, squares = float(many @ weight) / whole, float(many @ c**2)
+        return a, off, c, squares, a * (squares + off**2), c * (squares - c - a * off)
+
+    # Time in units of which every stage lasts a moderate number.
+    unit = K**2 if stage == "I" else K / eps
+
+    def right(A: float, y: np.ndarray) -> np.ndarray:
+        *_, alpha, beta = rates(A, y[:-1])
+        return np.append(K * beta / alpha, 1 / (share * alpha * unit))
+
+    first, level = math.log(K), _stage_one_end(share, eps)
+    last = _stage_two(K, eps) if length is None else length
+    if stage == "I":
+        begin, start, finish, events = 0.0, np.zeros(len(many)), first, []
+    else:
+        before = kinds(K, eps, "I" if stage == "II.1" else "II.1", own, shares, numbers)
+        begin, start, finish = float(before.A[-1]), before.B[-1] * K, float(before.A[-1]) + 80.0
+        if stage == "II.1" and begin - before.B[-1].max() >= level:
+            raise ValueError(f"eps must leave stage I of phase II room at K = {K:g}, got {eps!r}")
+        events = [
+            (lambda A, y: A - (y[:-1] / K).max() - level) if stage == "II.1" else (lambda A, y: y[-1] * unit - last)
+        ]
+        setattr(events[0], "terminal", True)  # noqa: B010
+    path = solve_ivp(
+        right, (begin, finish), np.append(start, 0.0), method="DOP853", rtol=1e-10, atol=1e-12, dense_output=True,
+        events=events,
     )  # fmt: skip
-    assert run.trajectory is not None
-    return run.trajectory
+    A = np.linspace(begin, path.t[-1], 200)
+    values = path.sol(A)
+    x, time = values[:-1].T, values[-1] * unit
+    a, off, c, squares, alpha, beta = (np.array(part) for part in zip(*map(rates, A, x), strict=True))
+    return State(
+        K, eps, share, many, time, A, x / K, a, off, c, share * alpha, share * beta, share / 2 * (squares + off**2)
+    )  # fmt: skip
 
 
-@remember
-def unequal(K: int, eps: float, stage: str) -> tuple[State, ...]:
-    """Both kinds of query in a run with unequal probabilities."""
-    path = _unequal_run(K, eps)
-    low = 2 / (K * (1 + RATIO))
-    p = np.array([low * RATIO] * (K // 2) + [low] * (K // 2))
-    law = prompts.mean_field(list(p), 1.0)
-    attention = population.mean_attention(path.scores, law).numpy()
-    delta = population.descent(path.scores, law).numpy()
-    scores, losses = path.scores.numpy(), path.losses.numpy()
-    found: list[State] = []
-    for k in (0, K - 1):
-        others = [n for n in range(K) if n != k]
-        A, B = scores[:, k, k], scores[:, others, k]
-        gap = A - B.max(1)
-        end = math.log(1 / p[k] - 1) + math.log(math.sqrt(3 / eps) - 1)
-        keep = {
-            "I": math.log(K) >= A,
-            "II.1": (math.log(K) < A) & (gap <= end),
-            "II.2": (gap > end) & (losses[:, k] >= p[k] * eps / 60),
-        }[stage]
-        a = attention[:, k, k]
-        c = attention[:, others, k]
-        found.append(
-            State(
-                K, eps, path.times.numpy()[keep] * float(K), A[keep], B[keep], a[keep], c.sum(1)[keep], c[keep],
-                delta[keep, k, k], delta[keep][:, others, k], losses[keep, k],
-            )
-        )  # fmt: skip
-    return tuple(found)
+def unequal(K: float, eps: float, stage: str) -> tuple[State, ...]:
+    """A likely and an unlikely query where half of the features are RATIO times as likely."""
+    return tuple(kinds(K, eps, stage, own, (LIKELY, UNLIKELY), (K / 2, K / 2)) for own in (0, 1))
 
 
 Quantity = Callable[[State], np.ndarray]
@@ -128,71 +178,87 @@ Quantity = Callable[[State], np.ndarray]
 
 @dataclass(frozen=True)
 class Bound:
-    """``quantity`` over its claimed order, on a stage; ``side`` says from which side the ratio must stay bounded."""
+    """``quantity`` over its claimed order, on a stage; ``side`` says from which side the ratio must stay bounded.
+
+    The claimed order is altered by ``K^tilt (log K)^log_tilt (1/eps)^eps_tilt``.
+    """
 
     stage: str
     ratio: Quantity
     side: str
     tilt: float = 0.0
+    log_tilt: float = 0.0
+    eps_tilt: float = 0.0
 
 
-def _extreme(values: np.ndarray, side: str) -> list[float]:
+def _extreme(values: np.ndarray, side: str) -> float:
     flat = np.asarray(values, dtype=float).ravel()
-    return [float(flat.min())] * (side != "O") + [float(flat.max())] * (side != "Omega")
+    return float(flat.min() if side == "Omega" else flat.max())
+
+
+FAMILIES: dict[str, Callable[[float, float, str], State]] = {
+    "equal p": equal,
+    "likely query": lambda K, eps, stage: unequal(K, eps, stage)[0],
+    "unlikely query": lambda K, eps, stage: unequal(K, eps, stage)[1],
+}
 
 
 def measured(bound: Bound, fast: bool) -> Evidence:
-    """Worst ratio over the stage for K up to 2^200 (equal) and up to 64 (unequal): does it drift with K?
+    """Worst ratio over the stage: does it drift with K up to 2^200, or with eps down to 1e-16 at K = 2^20?
 
-    ``tilt`` alters the claimed order by K^tilt.
+    With equal probabilities and, for both kinds of query, with two kinds of features.
     """
     sides = {"O": ["O"], "Omega": ["Omega"], "Theta": ["Omega", "O"]}[bound.side]
-    log2_K = np.array([20, 60, 100, 150, 200] if fast else list(range(10, 201, 10)), dtype=float)
-    passed, notes, worst = True, [], 0.0
-    for side in sides:
-        logs = []
-        for x in log2_K:
-            state = equal(2.0**x, EPS, bound.stage)
-            logs.append(math.log(_extreme(bound.ratio(state), side)[0]) - bound.tilt * x * math.log(2))
-        fit = phases.exponent(list(log2_K * math.log(2)), logs)
-        drift = fit.low if side == "Omega" else fit.high
-        # A ratio may fall towards 0 under an upper bound, and grow above a lower one.
-        passed &= drift >= -FLAT if side == "Omega" else drift <= FLAT
-        worst = max(worst, -drift if side == "Omega" else drift)
-        notes.append(
-            f"{'smallest' if side == 'Omega' else 'largest'} ratio {math.exp(logs[-1]):.3g} at K = 2^{log2_K[-1]:.0f}, "
-            f"local slopes in [{fit.low:.4f}, {fit.high:.4f}]"
-        )
-        sizes = (8, 16) if fast else (8, 16, 32, 64)
-        ends = [
-            [
-                math.log(max(1e-300, _extreme(bound.ratio(s), side)[0])) - bound.tilt * math.log(K)
-                for s in unequal(K, EPS, bound.stage)
-            ]
-            for K in sizes
-        ]
-        last = np.array(ends)
-        # Constants may depend on the spread of the probabilities: a factor RATIO^3 each way covers three such factors.
-        room = 3 * math.log(RATIO) + 1
-        reference = logs[0] if bound.tilt == 0 else last[0]
-        gap = last - reference
-        passed &= bool((gap >= -room).all()) if side == "Omega" else bool((gap <= room).all())
-        notes.append(
-            f"unequal p, K = {sizes[0]} to {sizes[-1]}: within a factor {math.exp(float(np.abs(gap).max())):.3g} of that"
-        )
+    log2_K = [20, 60, 100, 150, 200] if fast else list(range(10, 201, 10))
+    along = {"K": [(2.0**x, EPS) for x in log2_K]}
+    if bound.stage != "I":
+        along["eps"] = [(2.0**20, 10.0**-x) for x in ((2, 5, 8, 11, 14, 16) if fast else range(2, 17, 2))]
+    passed, notes, worst, cases = True, [], 0.0, 0
+    for family, state in FAMILIES.items():
+        for side in sides:
+            ranges = []
+            for axis, points in along.items():
+                logs = [
+                    math.log(_extreme(bound.ratio(state(K, eps, bound.stage)), side)) - bound.tilt * math.log(K)
+                    - bound.log_tilt * math.log(math.log(K)) + bound.eps_tilt * math.log(eps)
+                    for K, eps in points
+                ]  # fmt: skip
+                scale = [math.log(K) if axis == "K" else -math.log(eps) for K, eps in points]
+                fit = phases.exponent(scale, logs)
+                # A ratio may fall towards 0 under an upper bound, and grow above a lower one.
+                passed &= fit.low >= -FLAT if side == "Omega" else fit.high <= FLAT
+                worst = max(worst, -fit.low if side == "Omega" else fit.high)
+                cases += len(points)
+                ranges.append(f"[{fit.low:.4f}, {fit.high:.4f}] along {axis}")
+                if axis == "K":
+                    ratio = math.exp(logs[-1])
+            notes.append(
+                f"{family}: {'smallest' if side == 'Omega' else 'largest'} ratio {ratio:.3g} at K = 2^{log2_K[-1]}, "
+                f"local slopes in {' and '.join(ranges)}"
+            )
     return Evidence(
-        passed, "trend", len(log2_K) + 2 * len(sizes), "K = 2^10 to 2^200 with equal p (closed form), 8 to 64 with unequal p",
-        residual=worst, tolerance=FLAT, tolerance_source="slope of the log ratio against log K", detail="; ".join(notes),
+        bool(passed), "trend", cases,
+        f"K = 2^{log2_K[0]} to 2^{log2_K[-1]} at eps = {EPS}" + "; eps = 1e-2 to 1e-16 at K = 2^20" * (len(along) > 1)
+        + f"; long prompts, equal p and p = {LIKELY:g}/K, {UNLIKELY:g}/K",
+        residual=worst, tolerance=FLAT, tolerance_source="slope of the log ratio against log K and log 1/eps",
+        detail="; ".join(notes),
     )  # fmt: skip
 
 
 def tilted(bound: Bound, tilt: float) -> dict[str, Bound]:
-    """Mutants of a bound: its order moved by K^tilt to the side where it must fail."""
-    sides = {"O": {"lower": -tilt}, "Omega": {"higher": tilt}, "Theta": {"lower": -tilt, "higher": tilt}}[bound.side]
-    return {
-        f"order {name} by K^{tilt}": Bound(bound.stage, bound.ratio, bound.side, change)
-        for name, change in sides.items()
-    }
+    """Mutants of a bound: its order moved by K^tilt, log K and (after phase I) eps^tilt to the side where it must fail."""
+    sides = {"O": {"lower": -1}, "Omega": {"higher": 1}, "Theta": {"lower": -1, "higher": 1}}[bound.side]
+    found = {}
+    for name, sign in sides.items():
+        found[f"order {name} by K^{tilt}"] = replace(bound, tilt=sign * tilt)
+        found[f"order {name} by log K"] = replace(bound, log_tilt=float(sign))
+        if bound.stage != "I":
+            found[f"order {name} by eps^{'-' * (sign > 0)}{tilt}"] = replace(bound, eps_tilt=sign * tilt)
+    return found
+
+
+LONG = ("$p_k=\\Theta(1/K)$", "$N\\gg K^3$: measured with counts $Np_k$")
+STAGE_TWO = ("$\\log(1/\\epsilon)\\ll\\mathrm{polylog}(K)$", "small steps: see the record on step sizes")
 
 
 def order(
@@ -209,7 +275,7 @@ def order(
             )
             for part, bound in enumerate(bounds)
         ),
-        hypotheses=("$p_k=\\Theta(1/K)$", "$N\\gg K^3$: measured with counts $Np_k$"),
+        hypotheses=(*LONG, *(STAGE_TWO if bounds[0].stage != "I" else ())),
         uses=uses, note=note, reconstruction=reconstruction, chapter="balanced",
     )  # fmt: skip
 
@@ -319,6 +385,10 @@ PHASE_TWO = (
         r"For $T_{1,k}<t\le\tilde T_k$: $A_k$ increases within $[\log K,O(\log(K/\epsilon))]$, and every $B_{k,n}$ decreases with $|B_{k,n}|=O(A_k/K)$.",
         Bound("II.1", lambda s: np.abs(s.B) * s.K / s.A[:, None], "O"), Bound("II.1", lambda s: s.A / math.log(s.K / s.eps), "O"),
         tilt=0.1, uses=("conv.lem-E.8", "conv.lem-E.9.size", "conv.lem-E.9.sign"),
+        note=(
+            "Lemma E.10's proof bounds $A_k$ by $A_k-\\max_mB_{k,m}$ 'immediately'. For an unlikely query the largest $B_{k,m}$, that of another unlikely feature, is positive "
+            "at $T_{1,k}$ as long as $\\log K<s/c-1$ with $c=K\\min p$, $s=K\\sum p_m^2$; then $A_k$ is larger by at most $O(A_k/K)$. For large $K$ the step holds."
+        ),
     ),
     order(
         "conv.lem-E.6.attention", "Lemma E.6 (1)", "Attention on the target in stage I of phase II",
@@ -391,11 +461,11 @@ def _never(subject: tuple[str, Callable[[State], np.ndarray]], fast: bool) -> Ev
     """A margin that must not be negative anywhere on a stage."""
     stage, margin = subject
     values = [float(np.min(margin(equal(2.0**x, eps, stage)))) for x in (3, 10, 40, 100) for eps in (0.3, 0.01, 1e-4)]
-    for K in (8, 16) if fast else (8, 16, 32, 64):
-        values += [float(np.min(margin(state))) for state in unequal(K, EPS, stage)]
+    for x, eps in itertools.product((4, 10, 60) if fast else (3, 4, 10, 20, 60, 120), (0.01, 1e-4, 1e-8)):
+        values += [float(np.min(margin(state))) for state in unequal(2.0**x, eps, stage)]
     return _tools.at_least(
-        values, f"stage {stage}; equal p, K = 2^3 to 2^100, eps 0.3 to 1e-4; unequal p, K up to 64", tolerance=1e-12,
-        source="rounding; margins are relative",
+        values, f"stage {stage}; equal p, K = 2^3 to 2^100, eps 0.3 to 1e-4; p = {LIKELY:g}/K and {UNLIKELY:g}/K, eps 1e-2 to 1e-8",
+        tolerance=1e-9, source="rounding and integration; margins are relative",
     )  # fmt: skip
 
 
@@ -411,7 +481,7 @@ E9_SIGN = Claim(
             mutants={"the opposite sign": ("II.1", lambda s: s.beta / s.alpha[:, None])},
         ),
     ),
-    hypotheses=("$p_k=\\Theta(1/K)$, $N\\gg K^3$",),
+    hypotheses=(*LONG, *STAGE_TWO),
     uses=("conv.lem-E.9.eq-20",),
     chapter="balanced",
 )  # fmt: skip
@@ -471,7 +541,7 @@ E11_UPPER = Claim(
             mutants={"a tenth of eps": ("II.2", lambda s: 1 - 10 * s.off**2 / s.eps)},
         ),
     ),
-    hypotheses=("$p_k=\\Theta(1/K)$, $N\\gg K^3$",),
+    hypotheses=(*LONG, *STAGE_TWO),
     uses=("conv.ih-E.3",),
     reconstruction="Brackets and the exponent restored. The lower end has its own record.",
     chapter="balanced",
@@ -486,22 +556,19 @@ E15 = Claim(
     checks=(
         Check(
             "largest loss on the stage", _never,
-            ("II.2", lambda s: 1 - s.loss / (_share(s) * s.eps / 2)),
-            mutants={"an eighth": ("II.2", lambda s: 1 - s.loss / (_share(s) * s.eps / 8))},
+            ("II.2", lambda s: 1 - s.loss / (s.share * s.eps / 2)),
+            mutants={
+                "an eighth": ("II.2", lambda s: 1 - s.loss / (s.share * s.eps / 8)),
+                "p_k squared": ("II.2", lambda s: 1 - s.loss / (s.share**2 * s.eps / 2)),
+            },
         ),
     ),
-    hypotheses=("$p_k=\\Theta(1/K)$, $N\\gg K^3$",),
+    hypotheses=(*LONG, *STAGE_TWO),
     reconstruction="The right-hand side lost its denominator; $p_k\\epsilon/2$ is the strongest plausible reading, and the proof of Theorem E.17 uses $2p_k\\epsilon/3$.",
     uses=("conv.lem-E.11.upper", "conv.lem-E.12"),
     chapter="balanced",
     note="With $(1-\\mathrm{Attn}_k)^2\\le\\epsilon$ of Lemma E.11 alone one gets $(1+O(1/K))p_k\\epsilon/2$; the strict bound needs $\\epsilon/3$, which Lemma E.10's proof has.",
 )  # fmt: skip
-
-
-def _share(s: State) -> np.ndarray:
-    """p_k, read off the state: loss = p_k / 2 (sum of squares + off^2)."""
-    squares = (s.c**2).sum(1) if s.c.shape[1] > 1 else s.c[:, 0] ** 2 * (s.K - 1)
-    return 2 * s.loss / (squares + s.off**2)
 
 
 # Times
@@ -528,7 +595,7 @@ def duration(subject: Duration, fast: bool) -> Evidence:
     growth = max(fit.high for fit in fits)
     plain = phases.exponent(list(log2_K * math.log(2)), [subject.log_time(2.0**x, EPS) for x in log2_K])
     return Evidence(
-        growth <= FLAT, "trend", len(log2_K) + len(log10_eps), "K = 2^10 to 2^200 at eps = 0.01; eps = 1e-2 to 1e-16 at K = 64; closed form",
+        growth <= FLAT, "trend", len(log2_K) + len(log10_eps), f"K = 2^{log2_K[0]:.0f} to 2^{log2_K[-1]:.0f} at eps = {EPS}; eps = 1e-2 to 1e-16 at K = 64; long prompts",
         residual=growth, tolerance=FLAT, tolerance_source="slope of the log ratio",
         detail=(
             f"time ~ K^{plain.power:.4f} (log K)^{plain.log_power:.3f} (+-{plain.power_error:.1g}, {plain.log_power_error:.1g}); "
@@ -551,6 +618,19 @@ def _log_total(K: float, eps: float) -> float:
     return math.log(phases.balanced_loss_time(K, eps))
 
 
+def _late_phase_one(K: float, eps: float) -> float:
+    return math.log(unequal(K, eps, "I")[1].time[-1])
+
+
+def _late_stage_one(K: float, eps: float) -> float:
+    return math.log(unequal(K, eps, "II.1")[1].time[-1])
+
+
+def _late_total(K: float, eps: float) -> float:
+    """Log of the last feature's end of stage I, the proof's T, by which L - L* <= eps."""
+    return float(np.logaddexp(_late_phase_one(K, eps), _late_stage_one(K, eps)))
+
+
 def _first(K: float) -> float:
     return 2 * math.log(K) + math.log(math.log(K))
 
@@ -564,14 +644,21 @@ def _both(K: float, eps: float) -> float:
 
 
 def timed(
-    claim_id: str, label: str, title: str, statement: str, subject: Duration, mutants: dict[str, Duration], *,
+    claim_id: str, label: str, title: str, statement: str, subject: Duration, mutants: dict[str, Duration],
+    late: Callable[[float, float], float], *,
     uses: tuple[str, ...], note: str | None = None, kind: Kind = "order", same_as: tuple[str, ...] = (),
 ) -> Claim:  # fmt: skip
     """A record of an order statement on a time."""
     return Claim(
         id=claim_id, label=label, kind=kind, title=title, statement=statement,
-        checks=(Check("ratio to the claimed order", duration, subject, mutants=mutants),),
-        hypotheses=("$p_k=\\Theta(1/K)$", "$N\\gg K^3$: closed form for long prompts and equal $p_k$", "small steps"),
+        checks=(
+            Check("ratio to the claimed order", duration, subject, mutants=mutants),
+            Check(
+                "the same with half of the features three times as likely, for the others", duration, replace(subject, log_time=late),
+                mutants={name: replace(mutant, log_time=late) for name, mutant in mutants.items()},
+            ),
+        ),
+        hypotheses=("$p_k=\\Theta(1/K)$", "$N\\gg K^3$: measured with counts $Np_k$", "small steps, or times rounded up to whole steps"),
         reconstruction="Fractions and exponents restored.", uses=uses, note=note, chapter="balanced", same_as=same_as,
     )  # fmt: skip
 
@@ -581,7 +668,7 @@ TIMES = (
         "conv.lem-E.5.time", "Lemma E.5", "Length of phase I",
         r"$T_{1,k}=O(K^2\log K/\eta)$. Measured: $K^2/\eta$ to leading order; the logarithm is not real.",
         Duration(_log_phase_one, lambda K, eps: _first(K)),
-        {"K^1.9": Duration(_log_phase_one, lambda K, eps: 1.9 * math.log(K))},
+        {"K^1.9": Duration(_log_phase_one, lambda K, eps: 1.9 * math.log(K))}, _late_phase_one,
         uses=("conv.lem-E.3",),
         note="The logarithm appears because the smallest growth rate of the phase, that of its start, is used throughout.",
     ),
@@ -593,6 +680,7 @@ TIMES = (
             "K^0.9": Duration(_log_stage_one, lambda K, eps: _second(K, eps) - 0.1 * math.log(K) - math.log(math.log(K))),
             "eps^-0.9": Duration(_log_stage_one, lambda K, eps: _second(K, eps) + 0.2 * math.log(eps)),
         },
+        _late_stage_one,
         uses=("conv.lem-E.8",),
     ),
     timed(
@@ -605,6 +693,7 @@ order, so that neither logarithm is real.""",
             "without K^2": Duration(_log_total, lambda K, eps: _second(K, eps)),
             "without 1/eps": Duration(_log_total, lambda K, eps: _first(K)),
         },
+        _late_total,
         uses=("conv.lem-D.8.lower", "conv.lem-E.5.time", "conv.lem-E.10.time"), same_as=("conv.thm-E.17",),
         note="$L^*=\\inf L$: see eq. (9). No bound on the step size is stated; with equal probabilities every step size converges.",
     ),
@@ -614,7 +703,7 @@ order, so that neither logarithm is real.""",
 The first term is the length of phase I, in which $\mathrm{Attn}_k$ rises to a constant, the second that of phase II. Measured: $K^2/\eta$ until
 $A_k=\log K$, where $\mathrm{Attn}_k\to\frac12$; phase II is the longer one only for $\epsilon\ll1/K$.""",
         Duration(_log_phase_one, lambda K, eps: _first(K)),
-        {"the second term for phase I": Duration(_log_phase_one, lambda K, eps: _second(K, 0.5))},
+        {"the second term for phase I": Duration(_log_phase_one, lambda K, eps: _second(K, 0.5))}, _late_phase_one,
         uses=("conv.thm-3.2.loss", "conv.lem-E.5.time"),
     ),
 )  # fmt: skip
@@ -711,20 +800,63 @@ def _concentrated_large(constant: float, fast: bool) -> Evidence:
     )  # fmt: skip
 
 
+def _at_time(when: str, fast: bool) -> Evidence:
+    """``(1 - Attn_k)^2 / eps`` of every query at one time, eps = 1/sqrt(K): the proof's T, or the first time that L <= eps.
+
+    Half of the features three times as likely as the others, and one feature half as likely as the others.
+    """
+    worst, where = 0.0, ""
+    for log2_K in (10, 20, 40) if fast else (10, 20, 30, 40, 60):
+        K, eps = 2.0**log2_K, 2.0 ** (-log2_K / 2)
+        lone = ((K - 0.5) / (K - 1), 0.5), (K - 1, 1.0)
+        for shares, numbers in (((LIKELY, UNLIKELY), (K / 2, K / 2)), lone):
+            early, late = ([kinds(K, eps, stage, own, shares, numbers) for stage in ("I", "II.1")] for own in (0, 1))
+            ends = [sum(float(stage.time[-1]) for stage in one) for one in (early, late)]
+            if when == "proof":
+                length = max(ends[1] - ends[0], 0.0)
+                at_T = kinds(K, eps, "II.2", 0, shares, numbers, length=length) if length else early[1]
+                offs = [float(at_T.off[-1]), float(late[1].off[-1])]
+            elif numbers[1] != 1:
+                # With half of the probability's order in each kind, L <= eps bounds every feature's loss by a multiple of eps.
+                continue
+            else:
+                # The lone feature's loss is at most its value at zero; what is left of eps goes to the others.
+                left = (eps - float(late[0].loss[0])) / numbers[0]
+                when_low = float(early[0].time[-1] + np.interp(-left, -early[1].loss, early[1].time))
+                offs = [float(np.interp(when_low, late[0].time, late[0].off))]
+            if max(offs) ** 2 / eps > worst:
+                worst = max(offs) ** 2 / eps
+                where = (
+                    f"K = 2^{log2_K}, K p_k down to {shares[1]}: (1 - Attn)^2 = {max(offs) ** 2:.3g} = {worst:.3g} eps"
+                )
+    return Evidence(
+        worst <= 1, "swept", 6 if fast else 10, "K = 2^10 to 2^60, eps = K^-1/2, two kinds of features, counts at their expectation",
+        margin=1 - worst, tolerance=0.0, tolerance_source="the proof's bound with constant 1", detail=where,
+    )  # fmt: skip
+
+
 CONCENTRATED = Claim(
     id="conv.thm-3.2.attention",
     label="Theorem 3.2 (2)",
     kind="order",
     title="Attention concentrates",
     statement=r"""
-At that $T$, for a query $v_k$ and with probability at least $1-e^{-\Omega(\mathrm{poly}(K))}$ over the prompt, $(1-\mathrm{Attn}_k)^2\le O(\epsilon)$. Measured:
-on every prompt of the good event with one constant, large because its windows are wide at small $K$; a prompt with equal counts has the
-constant $2(K-1)/K$.""",
+At the $T$ of the proof, the last feature's end of stage I, for a query $v_k$ and with probability at least $1-e^{-\Omega(\mathrm{poly}(K))}$ over the prompt,
+$(1-\mathrm{Attn}_k)^2\le O(\epsilon)$. Measured: on every prompt of the good event with one constant, large because its windows are wide at small $K$; with equal probabilities
+also when $L$ first is $\epsilon$, and a prompt with equal counts then has the constant $2(K-1)/K$.""",
     checks=(
         Check("worst prompt of the event", _concentrated, 60.0, mutants={"constant 0.1": 0.1}),
         Check("worst prompt of the event, large K", _concentrated_large, 10.0, mutants={"constant 4": 4.0}),
+        Check(
+            "unequal features, at the time of the proof", _at_time, "proof", mutants={"when L first is eps": "first"}
+        ),
+        Check("unequal features, when L first is eps", _at_time, "first", role="reading"),
     ),
-    hypotheses=("prompt in $\\mathcal E_{bal}$",),
+    hypotheses=("$p_k=\\Theta(1/K)$", "prompt in $\\mathcal E_{bal}$"),
+    note=(
+        "Not at every $T$ with $L-L^*\\le\\epsilon$: a single feature of probability $1/(2K)$ adds at most $1/(2K)$ to $L$ and takes four times as long. When $L$ first is "
+        "$\\epsilon=K^{-1/2}$ its attention has hardly moved."
+    ),
     uses=("conv.thm-3.2.loss", "conv.lem-D.5.prob"),
     reconstruction="Minus sign and square restored.",
     chapter="balanced",
@@ -741,9 +873,10 @@ E10_END = Claim(
             "drift of the ratio at the start of stage II",
             measured,
             Bound("II.2", lambda s: s.A[:1] / math.log(s.K / s.eps), "Omega"),
-            mutants={"order higher by K^0.1": Bound("II.2", lambda s: s.A[:1] / math.log(s.K / s.eps), "Omega", 0.1)},
+            mutants=tilted(Bound("II.2", lambda s: s.A[:1] / math.log(s.K / s.eps), "Omega"), 0.1),
         ),
     ),
+    hypotheses=(*LONG, *STAGE_TWO),
     uses=("conv.ih-E.2.scores",),
     chapter="balanced",
 )
@@ -759,9 +892,10 @@ E5_END = Claim(
             "drift of the attention at the start of phase II",
             measured,
             Bound("II.1", lambda s: s.a[:1], "Omega"),
-            mutants={"order higher by K^0.1": Bound("II.1", lambda s: s.a[:1], "Omega", 0.1)},
+            mutants=tilted(Bound("II.1", lambda s: s.a[:1], "Omega"), 0.1),
         ),
     ),
+    hypotheses=(*LONG,),
     uses=("conv.ih-E.1",),
     chapter="balanced",
 )
@@ -777,12 +911,85 @@ E16 = Claim(
             "drift of A over log(K/eps)",
             measured,
             Bound("II.2", lambda s: s.A / math.log(s.K / s.eps), "O"),
-            mutants={"order lower by K^0.1": Bound("II.2", lambda s: s.A / math.log(s.K / s.eps), "O", -0.1)},
+            mutants=tilted(Bound("II.2", lambda s: s.A / math.log(s.K / s.eps), "O"), 0.1),
         ),
     ),
+    hypotheses=(*LONG, *STAGE_TWO),
     uses=("conv.lem-E.13", "conv.lem-E.14"),
     chapter="balanced",
 )
+
+
+def _jumps(sizes: Callable[[float], list[float]], fast: bool) -> Evidence:
+    """Largest ``A / log(K/eps)`` in stage II of phase II for gradient descent with given step sizes; eps = 1/K, equal p."""
+    worst, where = 0.0, ""
+    for log2_K in (8, 12) if fast else (8, 10, 12, 14):
+        K = 2.0**log2_K
+        for eta in sizes(K):
+            A = _stage_two_scores(K, 1 / K, eta)
+            if max(A) / (2 * math.log(K)) > worst:
+                worst, where = max(A) / (2 * math.log(K)), f"K = 2^{log2_K}, eta = {eta:.4g}: A = {max(A):.4g}"
+    return Evidence(
+        worst <= 2, "swept", 1, "equal p, long prompts, eps = 1/K, K = 2^8 to 2^14", margin=2 - worst, tolerance=0.0,
+        tolerance_source="constant 2 in O(log(K/eps))", detail=f"{where} = {worst:.3g} log(K/eps)",
+    )  # fmt: skip
+
+
+def _stage_two_scores(K: float, eps: float, eta: float) -> list[float]:
+    """A at every step of stage II of phase II, from zero scores; equal probabilities, long prompts."""
+    end, A, after = _stage_one_end(1 / K, eps), 0.0, 0
+    found: list[float] = []
+    while after <= _stage_two(K, eps) / eta:
+        gap = A * K / (K - 1)
+        if gap > end:
+            after += 1
+            if after <= _stage_two(K, eps) / eta:
+                found.append(A)
+        off = (K - 1) / (K - 1 + math.exp(min(gap, 700.0)))
+        A += eta * (1 - off) * off**2 / (K - 1)
+    return found
+
+
+def _one_leap(_: Any, fast: bool) -> Evidence:
+    K = 2.0**20
+    eta = 1.1 * K**2 * math.log(K)
+    A = _stage_two_scores(K, 1 / K, eta)[0]
+    first = eta * (K - 1) / K**3
+    return _tools.shows(
+        A / (2 * math.log(K)), 100.0,
+        f"K = 2^20, equal p, eps = 1/K, eta = 1.1 K^2 log K = {eta:.3g}: A = {first:.4g} after one step, between log K = {math.log(K):.4g} and the end of "
+        f"stage I; after two A = {A:.4g} = {A / (2 * math.log(K)):.4g} log(K/eps), in stage II, which lasts {_stage_two(K, 1 / K) / eta:.3g} steps with constant 1.",
+    )  # fmt: skip
+
+
+STEP_SIZE = Claim(
+    id="conv.ih-E.3.step-size",
+    label="Induction Hypothesis E.3, Lemma E.16",
+    kind="hypothesis",
+    title="Stage II of phase II for every step size",
+    statement=r"""
+Induction Hypothesis E.3 (a), $A_k=O(\log(K/\epsilon))$ for $\tilde T_k<t\le T_{2,k}$, holds for every step size $\eta>0$: the paper states no bound on $\eta$.""",
+    checks=(
+        Check("eta up to 1.1 K^2 log K", _jumps, lambda K: [K * math.log(K), K**1.5, 1.1 * K**2 * math.log(K)]),
+        Check("two steps", _one_leap, None, role="counterexample"),
+        Check(
+            "eta up to K log(K/eps)", _jumps, lambda K: [K, 2 * K * math.log(K)], role="conditional",
+            mutants={"eta = 1.1 K^2 log K": lambda K: [1.1 * K**2 * math.log(K)]},
+        ),
+    ),
+    why=(
+        "Stage I ends with a step of size $\\eta\\alpha_k$, and $\\alpha_k$ can be of order $1/K$ there. The induction of Lemma E.16 starts at $A_k=O(\\log(K/\\epsilon))$ "
+        "at $\\tilde T_k+1$, which is called easy to verify."
+    ),
+    added_hypothesis="$\\eta=O(K\\log(K/\\epsilon))$: as $\\alpha_k\\le p_k$, no step is then longer than $O(\\log(K/\\epsilon))$.",
+    hypotheses=("$p_k=\\Theta(1/K)$", "$\\log(1/\\epsilon)\\ll\\mathrm{polylog}(K)$"),
+    uses=("conv.ih-E.3", "conv.lem-E.13"),
+    note=(
+        "With unequal $p_k$ the spread of the $B_{k,n}$, of order $A_k/K$, is then no longer small, which Lemma E.12 uses. Theorem 3.2 does not need it, if $T$ is rounded up "
+        "to whole steps: one step at least."
+    ),
+    chapter="balanced",
+)  # fmt: skip
 
 
 # Where the text needs care
@@ -878,7 +1085,7 @@ def _turns(ratio: float, fast: bool) -> Evidence:
     low = 2 / (K * (1 + ratio))
     law = prompts.mean_field([low * ratio] * (K // 2) + [low] * (K // 2), 1.0)
     run = dynamics.gradient_descent(
-        torch.zeros(K, K, dtype=torch.float64), law, eta=4.0, threshold=low * 0.01, record=30, max_steps=100_000
+        torch.zeros(K, K, dtype=torch.float64), law, eta=4.0, threshold=low * 0.2, record=30, max_steps=100_000
     )
     assert run.trajectory is not None
     moves = population.descent(run.trajectory.scores, law)[:, K - 2, K - 1]
@@ -899,10 +1106,34 @@ SEC_E1 = (
         checks=(
             Check(
                 "drift of the smallest rate", measured, Bound("I", lambda s: s.alpha * s.K**2, "Omega"),
-                mutants={"order higher by K^0.1": Bound("I", lambda s: s.alpha * s.K**2, "Omega", 0.1)},
+                mutants=tilted(Bound("I", lambda s: s.alpha * s.K**2, "Omega"), 0.1),
             ),
         ),
+        hypotheses=LONG,
         uses=("conv.lem-E.3",),
+        chapter="balanced",
+    ),
+    Claim(
+        id="conv.sec-E.1.off-rate",
+        label="Section E.1, phase I",
+        kind="order",
+        title="Rate of the off-target weights in phase I",
+        statement=r"""
+At the start of phase I every $|\beta_{k,n}|$ is at most of order $1/K^3$, smaller than the rate of $A_k$. Measured: along the phase it grows with $\alpha_k$, to order $1/K^2$ at the end.""",
+        checks=(
+            Check(
+                "at zero scores", measured, Bound("I", lambda s: np.abs(s.beta[:1]) * s.K**3, "O"),
+                mutants=tilted(Bound("I", lambda s: np.abs(s.beta[:1]) * s.K**3, "O"), 0.1),
+            ),
+            Check("order at the end", measured, Bound("I", lambda s: np.abs(s.beta) * s.K**2, "O"), mutants=tilted(Bound("I", lambda s: np.abs(s.beta) * s.K**2, "O"), 0.1)),
+            Check("order 1/K^3 along all of phase I", measured, Bound("I", lambda s: np.abs(s.beta) * s.K**3, "O"), role="reading"),
+        ),
+        hypotheses=LONG,
+        uses=("conv.app-C.balanced", "conv.lem-E.4"),
+        note=(
+            "'At initialization' opens the sentence on both rates, so it is read as one on the start. As a rate along phase I, $1/K^3$ is false: with equal probabilities "
+            "$|\\beta_{k,n}|=\\alpha_k/(K-1)$, which is about $1/(8K^2)$ when $A_k=\\log K$. The proof does not use it; Lemma E.4 has $O(\\alpha_k/K)$."
+        ),
         chapter="balanced",
     ),
     Claim(
@@ -935,46 +1166,46 @@ SEC_E1 = (
             Check(
                 "drift of the largest gap", measured,
                 Bound("II.1", lambda s: (s.A - s.B.max(1)) / math.log(s.K / math.sqrt(s.eps)), "O"),
-                mutants={
-                    "order lower by K^0.1": Bound("II.1", lambda s: (s.A - s.B.max(1)) / math.log(s.K / math.sqrt(s.eps)), "O", -0.1)
-                },
+                mutants=tilted(Bound("II.1", lambda s: (s.A - s.B.max(1)) / math.log(s.K / math.sqrt(s.eps)), "O"), 0.1),
             ),
         ),
+        hypotheses=(*LONG, *STAGE_TWO),
         uses=("conv.ih-E.2.scores",),
         chapter="balanced",
     ),
 )  # fmt: skip
 
 
-@remember
-def _ends(K: int, eps: float) -> tuple[float, float, float]:
+def _ends(K: float, eps: float) -> tuple[float, float, float]:
     """Flow times at which the likely and the unlikely features end stage I, and the likely one's loss at the later time."""
-    early, late = (unequal(K, eps, "II.1")[i].time[-1] for i in (0, 1))
-    path = _unequal_run(K, eps)
-    at = int(np.searchsorted(path.times.numpy() * float(K), late))
-    low = 2 / (K * (1 + RATIO))
-    return float(early), float(late), float(path.losses[at, 0]) / (low * RATIO * eps / 2)
+    ends = [
+        sum(float(kinds(K, eps, stage, own, (LIKELY, UNLIKELY), (K / 2, K / 2)).time[-1]) for stage in ("I", "II.1"))
+        for own in (0, 1)
+    ]
+    later = kinds(K, eps, "II.2", 0, (LIKELY, UNLIKELY), (K / 2, K / 2), length=ends[1] - ends[0])
+    return ends[0], ends[1], float(later.loss[-1]) / (later.share * eps / 2)
 
 
 def _common(power: float, fast: bool) -> Evidence:
     """Whether the spread of the ends of stage I over K^power log(K / sqrt eps) / eps stays bounded in K."""
-    sizes, eps = ((8, 16, 32) if fast else (8, 16, 32, 64)), 0.1
+    log2_K, eps = [5, 10, 20, 30, 40, 60] if fast else list(range(5, 61, 5)), 0.1
     logs = []
-    for K in sizes:
+    for x in log2_K:
+        K = 2.0**x
         early, late, _ = _ends(K, eps)
-        logs.append(math.log(late - early) - power * math.log(K) - math.log(math.log(K / math.sqrt(eps)) / eps))
-    slope = float(np.diff(logs)[-1] / math.log(2))
+        logs.append(math.log(late - early) - math.log(_stage_two(K, eps)) - (power - 1) * math.log(K))
+    fit = phases.exponent([x * math.log(2) for x in log2_K], logs)
     return Evidence(
-        slope <= 0.1, "trend", len(sizes), f"probabilities 1.5/K and 0.5/K, eps = {eps}, K = {sizes[0]} to {sizes[-1]}, long prompts",
-        residual=slope, tolerance=0.1, tolerance_source="slope of the log ratio at the largest sizes",
-        detail=f"ratio of the spread to the stage's length: {', '.join(f'{math.exp(x):.3g}' for x in logs)}",
+        fit.high <= FLAT, "trend", len(log2_K), f"probabilities 1.5/K and 0.5/K, eps = {eps}, K = 2^5 to 2^60, long prompts",
+        residual=fit.high, tolerance=FLAT, tolerance_source="slope of the log ratio",
+        detail=f"ratio of the spread to the stage's length: {math.exp(logs[0]):.3g} at K = 32, {math.exp(logs[-1]):.3g} at K = 2^60",
     )  # fmt: skip
 
 
 def _spread(_: Any, fast: bool) -> Evidence:
-    K, eps = 32, 0.1
+    K, eps = 32.0, 0.1
     early, late, _ = _ends(K, eps)
-    stage = K * math.log(K / math.sqrt(eps)) / eps
+    stage = _stage_two(K, eps)
     return _tools.shows(
         (late - early) / stage - 1,
         0.5,
@@ -984,9 +1215,9 @@ def _spread(_: Any, fast: bool) -> Evidence:
 
 
 def _survives(factor: float, fast: bool) -> Evidence:
-    ratios = [_ends(K, 0.1)[2] for K in ((8, 16, 32) if fast else (8, 16, 32, 64))]
+    ratios = [_ends(2.0**x, 0.1)[2] for x in ((3, 5, 20, 60) if fast else (3, 4, 5, 6, 10, 20, 40, 60))]
     return _tools.at_least(
-        [factor - r for r in ratios], "same runs: loss of the likely features at the common time over p_k eps / 2"
+        [factor - r for r in ratios], "K = 2^3 to 2^60: loss of the likely features at the common time over p_k eps / 2"
     )
 
 
@@ -1019,7 +1250,7 @@ With $T=\max_k\tilde T_k+1$: $T\in(\tilde T_k,T_{2,k}]$ for every $k$, where sta
         checks=(
             Check("spread of the ends of stage I over the length of stage II", _common, 1.0),
             Check("two kinds of features", _spread, None, role="counterexample"),
-            Check("the losses at the common time", _survives, 1.0, role="corrected", mutants={"a thousandth of the bound": 0.001}),
+            Check("the losses at the common time", _survives, 1.0, role="corrected", mutants={"a hundredth of the bound": 0.01}),
         ),
         why=(
             "For unequal $p_k=\\Theta(1/K)$ the ends of stage I differ by $\\Theta(K^2/\\eta)$, which for fixed $\\epsilon$ exceeds the length of stage II for large $K$: "
@@ -1033,6 +1264,6 @@ With $T=\max_k\tilde T_k+1$: $T\in(\tilde T_k,T_{2,k}]$ for every $k$, where sta
 )  # fmt: skip
 
 CLAIMS: tuple[Claim, ...] = (
-    APP_C, *PHASE_ONE, *PHASE_TWO, E9_SIGN, E9_STEP, E11_UPPER, E15, *TIMES, REACHED, CONCENTRATED, E10_END, E5_END,
+    APP_C, *PHASE_ONE, *PHASE_TWO, STEP_SIZE, E9_SIGN, E9_STEP, E11_UPPER, E15, *TIMES, REACHED, CONCENTRATED, E10_END, E5_END,
     E16, E2_EXISTS, *SEC_E1, *THM_E17,
 )  # fmt: skip

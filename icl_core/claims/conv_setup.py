@@ -318,7 +318,7 @@ REM_22 = Claim(
     kind="remark",
     title="The form of the weights costs at most an exponentially small loss",
     statement=r"""
-Restricting the weights to $\nu=1$ and $Q$ costs at most $\inf L$, since no loss is negative; and for balanced data
+Restricting the weights to $\nu=1$ and $Q$ costs at most $\inf L$, since no loss is negative; and for balanced data, with equal probabilities,
 $\inf L\le\tfrac12(1-\tfrac1K)^N\bigl(\tfrac K{K-1}+\tfrac{K-2}{(K-1)N}\bigr)$, which vanishes exponentially in $N/K$.""",
     checks=(
         Check(
@@ -332,7 +332,10 @@ $\inf L\le\tfrac12(1-\tfrac1K)^N\bigl(\tfrac K{K-1}+\tfrac{K-2}{(K-1)N}\bigr)$, 
     hypotheses=("balanced features", "prompts without label noise"),
     uses=("conv.lem-D.8.order",),
     chapter="balanced",
-    note="'Exponentially with K' in the paper stands for $N\\ge\\mathrm{poly}(K)$; the exponent is $N/K$.",
+    note=(
+        "'Exponentially with K' in the paper stands for $N\\ge\\mathrm{poly}(K)$; the exponent is $N/K$. For unequal $p_k=\\Theta(1/K)$ no prompt without the feature costs more than 1, "
+        "so that $\\inf L\\le\\sum_kp_k(1-p_k)^N$."
+    ),
 )  # fmt: skip
 
 
@@ -740,7 +743,10 @@ enough that $N>20K^3/(K\min_kp_k)^2$.""",
     reconstruction="The relation between K^3 and N is lost. Read as $N\\gg K^3$ the sentence holds, with the constant given here.",
     uses=("conv.lem-D.5.prob",),
     chapter="balanced",
-    note="Read as $N\\ge K^3$ it is false: $c_{bal}\\ge\\sqrt{20}$ is then allowed to be the only choice, while $K\\min p\\le1$.",
+    note=(
+        "Read as $N\\ge K^3$ it is false: $c_{bal}\\ge\\sqrt{20}$ is then allowed to be the only choice, while $K\\min p\\le1$. The interval $[L_kN/K,U_kN/K)$ for $|V_k|$ "
+        "reads half open in the text; its upper end belongs to the event too."
+    ),
 )
 
 
@@ -1028,7 +1034,7 @@ LEM_D8_ORDER = Claim(
     kind="order",
     title="Order of the least loss",
     statement=r"""
-$L^{low}$ and $L^*$ are both $\Theta(e^{-\mathrm{poly}(K)})$ for balanced data with $N\ge K^3$. Measured: both lie between
+$L^{low}$ and $L^*$ are both $\Theta(e^{-\mathrm{poly}(K)})$ for balanced data with $N\ge K^3$. Measured with equal probabilities: both lie between
 $\tfrac12(1-\tfrac1K)^{N-1}$ and $1+\tfrac{K-2}{KN}$ times that, so that $-\log L^*=(N/K)(1+O(1/K))$: the polynomial is $N/K$.""",
     checks=(
         Check(
@@ -1043,7 +1049,10 @@ $\tfrac12(1-\tfrac1K)^{N-1}$ and $1+\tfrac{K-2}{KN}$ times that, so that $-\log 
     ),
     uses=("conv.lem-D.8.lower", "conv.eq-10-13"),
     chapter="balanced",
-    note="An order statement about $e^{-\\mathrm{poly}(K)}$ says little; the two-sided bound here is exact for every K and N.",
+    note=(
+        "An order statement about $e^{-\\mathrm{poly}(K)}$ says little; the two-sided bound here is exact for every K and N. For unequal $p_k=\\Theta(1/K)$ the bounds of Lemma D.10, "
+        "summed with weights $p_k$, are within a factor 2, and the rarest feature decides: the polynomial is $N\\min_kp_k$."
+    ),
 )
 
 
@@ -1344,8 +1353,8 @@ $\alpha_k$, $\beta_{k,n}$; $\mathcal E_{bal},\mathcal E_{imbal}$ the high-probab
 $N=\mathrm{poly}(K)\gg K^3$ and $K$ sufficiently large.""",
     checks=(Check("weights are bilinear, not their exponentials", _table, 0, mutants={"exponentials": 1}),),
     reconstruction=(
-        "The table prints an 'e' or a tilde before $v_k^\\top Qv_k$. An exponential would contradict Definition 4.1 and the zero start; read as "
-        "a stray accent. The relation between K^3 and N is lost."
+        "In the text an 'e' stands before $v_k^\\top Qv_k$ and $v_n^\\top Qv_k$, as where the proofs have exponentials. Read as in Definitions 4.1 and D.2, which the dynamics uses; "
+        "if the table has exponentials it is a slip, since they are 1 at the start and move by a factor. The relation between K^3 and N is lost."
     ),
     note="$L_k$ is joint in the balanced part and conditional in the imbalanced part.",
     chapter="notation",
