@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -21,6 +21,16 @@ from icl_core.prompts import PromptLaw, balanced
 from icl_core.theory.ood import alpha_star, eps_limit, symmetric_scores
 
 Start = Literal["alpha_star", "trained"]
+
+
+class _Descent(TypedDict, total=False):
+    """What the shorter ways in hand on to :func:`from_overlap`, whose defaults hold."""
+
+    threshold: float | None
+    record: int | Sequence[int] | None
+    device: str
+    engine: Literal["auto", "compiled", "tensor"]
+    on_failure: Literal["raise", "return"]
 
 
 @dataclass(frozen=True)
@@ -205,12 +215,8 @@ def fine_tune(
     start: Start | Tensor = "alpha_star",
     eta_train: float | None = None,
     law: PromptLaw | None = None,
-    threshold: float | None = None,
-    record: int | Sequence[int] | None = None,
     max_steps: int = 10_000_000,
-    device: str = "cpu",
-    engine: Literal["auto", "compiled", "tensor"] = "auto",
-    on_failure: Literal["raise", "return"] = "raise",
+    **descent: Unpack[_Descent],
 ) -> FineTuning:
     """Train on V (or start from its closed form), then descend the loss on U until every loss meets the threshold.
 
@@ -231,10 +237,10 @@ def fine_tune(
         Step size of training; by default that of fine-tuning.
     law : PromptLaw, optional
         Distribution of prompts in both phases; balanced by default.
-    threshold : float, optional
-        Bound on every loss in fine-tuning; eps / K by default (with label noise add the floor).
-    record, max_steps, device, engine, on_failure
-        As in :func:`icl_core.dynamics.gradient_descent`.
+    max_steps : int
+        Give up after so many steps, in either phase.
+    **descent
+        ``threshold``, ``record``, ``device``, ``engine``, ``on_failure`` of fine-tuning, as in :func:`from_overlap`.
 
     Returns
     -------
@@ -264,10 +270,8 @@ def fine_tune(
         raise ValueError(f"U must be one set, shape (d, K), when it is not orthonormal, got shape {tuple(U.shape)}")
     rate = _training_rate(eta, eta_train, start)
     A = trained_matrix(V.shape[-1], eps, rate, start=start, law=law, gram_V=gram_V, max_steps=max_steps)
-    return from_overlap(
-        A, features.overlap(V, U), eps, eta, law=law, threshold=threshold, gram_V=gram_V, gram_U=gram_U,
-        record=record, max_steps=max_steps, device=device, engine=engine, on_failure=on_failure,
-    )  # fmt: skip
+    M = features.overlap(V, U)
+    return from_overlap(A, M, eps, eta, law=law, gram_V=gram_V, gram_U=gram_U, max_steps=max_steps, **descent)
 
 
 def fine_tune_gamma(
@@ -278,12 +282,8 @@ def fine_tune_gamma(
     start: Start | Tensor = "alpha_star",
     eta_train: float | None = None,
     law: PromptLaw | None = None,
-    threshold: float | None = None,
-    record: int | Sequence[int] | None = None,
     max_steps: int = 10_000_000,
-    device: str = "cpu",
-    engine: Literal["auto", "compiled", "tensor"] = "auto",
-    on_failure: Literal["raise", "return"] = "raise",
+    **descent: Unpack[_Descent],
 ) -> FineTuning:
     """Fine-tune under Assumption 5.4, for one gamma or a grid of them.
 
@@ -291,7 +291,7 @@ def fine_tune_gamma(
     ----------
     gamma : Tensor or sequence, shape (..., K)
         Correlations in [-1, 1]. Leading dimensions are independent instances.
-    eps, eta, start, eta_train, law, threshold, record, max_steps, device, engine, on_failure
+    eps, eta, start, eta_train, law, max_steps, **descent
         As in :func:`fine_tune`.
 
     Returns
@@ -314,10 +314,8 @@ def fine_tune_gamma(
         raise ValueError(f"gamma must lie in [-1, 1], got a largest magnitude of {float(g.abs().max())}")
     rate = _training_rate(eta, eta_train, start)
     A = trained_matrix(g.shape[-1], eps, rate, start=start, law=law, max_steps=max_steps)
-    return from_overlap(
-        A, torch.diag_embed(g), eps, eta, law=law, threshold=threshold,
-        record=record, max_steps=max_steps, device=device, engine=engine, on_failure=on_failure,
-    )  # fmt: skip
+    M = torch.diag_embed(g)
+    return from_overlap(A, M, eps, eta, law=law, gram_V=None, gram_U=None, max_steps=max_steps, **descent)
 
 
 def from_overlap(
@@ -344,10 +342,14 @@ def from_overlap(
         ``A``.
     overlap : Tensor, shape (..., K, K)
         ``M``; row n is the training feature, column k the OOD feature.
-    eps, eta, law, threshold, record, max_steps, device, engine, on_failure
+    eps, eta, law
         As in :func:`fine_tune`.
+    threshold : float, optional
+        Bound on every loss; eps / K by default (with label noise add the floor).
     gram_V, gram_U : Tensor, shape (K, K), optional
         Gram matrices of sets that are not orthonormal.
+    record, max_steps, device, engine, on_failure
+        As in :func:`icl_core.dynamics.gradient_descent`.
 
     Returns
     -------

@@ -161,6 +161,9 @@ def test_bad_input_is_refused() -> None:
         fine_tuning.fine_tune(V, U, 0.1, 0.5, start=torch.eye(3))
     with pytest.raises(ValueError, match="eps must be"):
         fine_tuning.fine_tune(V, U, 0.25, 0.5)
+    for name in ("gram_V", "covariance"):
+        with pytest.raises(TypeError, match=name):
+            fine_tuning.fine_tune_gamma((0.5, 0.5), 0.1, 0.5, **{name: torch.eye(2)})
     with pytest.raises(ValueError, match="gamma must lie"):
         fine_tuning.fine_tune_gamma((1.1, 0.0), 0.1, 0.5)
     with pytest.raises(ValueError, match="gamma must have shape"):
