@@ -105,6 +105,36 @@ def alpha_hat(K: int, eps: float, s: float) -> float:
     return (1 - 1 / K) * math.log((K - 1) * (1 - rest) / rest)
 
 
+def careful_eta(K: int, s: float) -> float:
+    """Step size ``12 (K - 1)^2 / (K (1 + s))`` up to which noisy training approaches the best attention from below.
+
+    In ``g = K alpha / (K - 1)`` a step of the symmetric trajectory adds ``eta K (1 + s) / (K - 1)^2`` times
+    ``a (1 - a) (best - a)``, whose slope by g is above -1/12: such a step preserves the order of two values of g.
+    """
+    K, s = _noise(K, s)
+    return 12 * (K - 1) ** 2 / (K * (1 + s))
+
+
+def overshoot(K: int, eps: float, s: float, eta: float) -> float:
+    """Bound on how far discrete steps end past :func:`alpha_hat`: the update at the threshold, times eta.
+
+    ``eta (1 + s) / (K - 1) a (1 - a) (best - a)`` with a from :func:`attention_at_end`, for step sizes up to
+    :func:`careful_eta`; without noise it is the bound ``2 eta eps a / K`` of Lemma E.1.
+
+    Raises
+    ------
+    ValueError
+        If eps is not in (0, ``eps_limit(K, s)``).
+
+    Notes
+    -----
+    OOD paper, Theorem K.1, corrected: printed as ``alpha = alpha_hat``.
+    """
+    alpha_hat(K, eps, s)
+    a = attention_at_end(K, eps, s)
+    return eta * (1 + s) / (K - 1) * a * (1 - a) * (best_attention(K, s) - a)
+
+
 def rho_hat(K: int, eps: float, s: float) -> float:
     """Noisy logarithmic scale ``K / (K - 1) alpha_hat`` (OOD paper, Theorem K.2)."""
     return K / (K - 1) * alpha_hat(K, eps, s)
