@@ -472,7 +472,7 @@ def one_layer(
     seeds : sequence of int
         Their features and prompts are those that :func:`train` draws.
     optimiser : str
-        One of :data:`OPTIMISERS`. Adam moves every entry of Q at its own pace, so it sees the basis; gradient descent
+        One of ``OPTIMISERS``. Adam moves every entry of Q at its own pace, so it sees the basis; gradient descent
         does not.
     eta : float
         Step size of gradient descent; Adam uses ``setting.rate``.
@@ -648,7 +648,7 @@ def tables(
     ----------
     setting : Setting, optional
     wirings : mapping of str to Wiring, optional
-        :data:`WIRINGS` by default.
+        ``WIRINGS`` by default.
     seeds : sequence of int
     criteria : Criteria, optional
     curve_every : int
@@ -835,7 +835,7 @@ WORDS = {
 
 
 def effects(runs: pd.DataFrame) -> pd.DataFrame:
-    """Share of runs on :data:`GRID` that meet each criterion, by the value of each choice alone.
+    """Share of runs on ``GRID`` that meet each criterion, by the value of each choice alone.
 
     Returns
     -------
