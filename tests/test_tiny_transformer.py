@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from icl_core import features, fine_tuning, networks, population, results
+from icl_core.claims import ood_networks
 from icl_core.experiments import tiny_transformer as tiny
 from icl_core.networks import Architecture, Training
 from icl_core.prompts import balanced
@@ -189,6 +190,19 @@ def test_models_that_do_not_get_there_are_reported():
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("turn", "spread", "passed"), [(1.0, 0.01, True), (-1.0, 0.01, False), (1.0, 5.0, None)], ids=str
+)
+def test_curves_are_alike_only_if_the_models_decide(monkeypatch, turn, spread, passed):
+    draw = np.random.default_rng(3)
+    line = np.linspace(-1, 1, len(ood_networks.GAMMAS))
+    curves = {"ours": turn * line, ood_networks._LINEAR: line}
+    models = {pair: curve + spread * draw.normal(size=(8, len(line))) for pair, curve in curves.items()}
+    monkeypatch.setattr(ood_networks, "_depths", lambda fast, pair: (1,))
+    monkeypatch.setattr(ood_networks, "_tuned", lambda depth, pair, fast: models[pair])
+    assert ood_networks._alike(("ours", 0.7), True).passed is passed
 
 
 def test_intervals():

@@ -1021,7 +1021,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m icl_core.experiments.tiny_transformer", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("book/results"))
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--store", type=Path, help="folder for checkpoints; an interrupted run goes on from there")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args(arguments)
