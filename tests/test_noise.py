@@ -10,7 +10,7 @@ import torch
 
 from icl_core import dynamics, features, population, prompts
 from icl_core.theory import noise as theory
-from icl_core.theory import ood
+from icl_core.theory import ood, training
 
 
 @pytest.mark.parametrize(("K", "N", "sigma"), [(2, 2, 0.3), (3, 6, 1.5)])
@@ -46,7 +46,8 @@ def test_training_ends_at_the_closed_form():
         torch.zeros(K, K, dtype=torch.float64), prompts.balanced(K, K, sigma=sigma), eta=eta,
         threshold=(theory.noise_floor(K, s, sigma) + eps) / K,
     )  # fmt: skip
-    assert float(run.alpha[0]) == pytest.approx(theory.alpha_hat(K, eps, s), abs=eta)
+    assert eta < theory.careful_eta(K, s)
+    assert 0 < float(run.alpha[0]) - theory.alpha_hat(K, eps, s) < theory.overshoot(K, eps, s, eta)
     attention = population.attention_weights(run.scores)[0, 0]
     assert float(attention) == pytest.approx(theory.attention_at_end(K, eps, s), abs=eta)
 
@@ -55,6 +56,8 @@ def test_no_noise_gives_the_noiseless_forms():
     assert theory.alpha_hat(4, 0.01, 0.0) == pytest.approx(ood.alpha_star(4, 0.01), rel=1e-12)
     assert theory.eps_limit(4, 0.0) == ood.eps_limit(4)
     assert theory.noise_floor(4, 0.0, 0.0) == 0
+    assert theory.careful_eta(4, 0.0) == training.careful_eta(4)
+    assert theory.overshoot(4, 0.01, 0.0, 0.1) == pytest.approx(training.overshoot(4, 0.01, 0.1), rel=1e-12)
     assert theory.rho_hat(4, 0.01, 0.0) == pytest.approx(4 / 3 * ood.alpha_star(4, 0.01), rel=1e-12)
 
 
