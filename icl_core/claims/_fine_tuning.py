@@ -843,6 +843,77 @@ def eq24(subject: Callable[..., list[Any]], fast: bool) -> Evidence:
     )  # fmt: skip
 
 
+_CLOSE = ((0.48, 0.8, -0.25, -0.2501), 5e-4)
+
+
+def _closing() -> tuple[float, float, int]:
+    """beta_(3,1) at T_1, the largest xi of the pair (4, 3) of query 1 along 40 steps at the limit, and its step."""
+    _, scores = _line(*_CLOSE)
+    start = float(scores[2, 0])
+    eta = float(theory.step_limit(scores))
+    best, when = -math.inf, 0
+    for t in range(40):
+        low, gap = float(scores[3, 0]), float(scores[2, 0] - scores[3, 0])
+        xi = low + math.log(math.expm1(gap) / gap)
+        best, when = (xi, t) if xi > best else (best, when)
+        scores = scores + eta * population.descent(scores, balanced(4))
+    return start, best, when
+
+
+def contraction(subject: Region, fast: bool) -> Evidence:
+    """exp(xi) of the mean value theorem below exp(beta_n') at T_1, all along; the region's instances and an example."""
+    if subject.condition is None:
+        start, xi, _ = _closing()
+        if xi > start:
+            return Evidence(
+                False, "adversarial", 1, f"K = 4, V'U = h w' with w = {_CLOSE[0]}", margin=start - xi, tolerance=1e-9,
+                tolerance_source="rounding", detail=f"violated by {xi - start:.3g}",
+            )  # fmt: skip
+
+    def margin(runs: Runs) -> Tensor:
+        one, two = _keys(runs.scores)
+        gap = (two - one).clamp(min=1e-300)
+        xi = one + torch.log(torch.expm1(gap) / gap)
+        return _least(_keys(runs.start)[1] - xi, _ordered(runs.start))
+
+    return _hunt(margin, subject, fast, tolerance=1e-9)
+
+
+def contraction_example(_: object, fast: bool) -> Evidence:
+    start, xi, when = _closing()
+    return tools.shows(
+        xi - start, 1e-4,
+        f"K = 4, eps = {_CLOSE[1]:g}, V'U = h w' with w = {_CLOSE[0]}, query 1, eta at the limit: beta_(3,1) = "
+        f"{start:.5f} at T_1, after {when} steps xi = {xi:.5f} for the pair (4, 3), so exp(xi) is the larger and (iii) "
+        "fails",
+    )  # fmt: skip
+
+
+def start_alpha(subject: float, fast: bool) -> Evidence:
+    """Every beta falls at T_1 for alpha-type weights on V up to ``subject`` (K - 1)^2.
+
+    C^2 (Attn_n - D) is concave in the exponentials of the other betas and grows with that of n, so the correlations
+    off the query may be taken to be 1 or -1, that of n of the query's sign. It grows with ``x = exp(gamma_k^2 alpha)``,
+    at given ``p = |gamma_k| alpha / (K - 1)`` at least ``exp(p^2 / subject)``: one variable is left.
+    """
+    parts = []
+    for K in (3, 4, 5, 8):
+        for flipped in range(K - 1):
+
+            def slack(p: Any, f: int = flipped, rest: int = K - 1 - flipped) -> Any:
+                up, x = p.exp(), (p * p / subject).exp()
+                total, square = f * up + rest / up, f * up**2 + rest / up**2
+                return ((x + total) / up + x * total - square) / (x * up)
+
+            parts.append(tools.certify(slack, [(0.0, subject * (K - 1))], f"K = {K}"))
+            if parts[-1].passed is not True:
+                return parts[-1]
+    return replace(
+        tools.merge(parts, "K = 3, 4, 5, 8; every gamma_k, the other correlations 1 and -1 in any number"),
+        detail=f"proved on {sum(part.cases for part in parts)} boxes",
+    )
+
+
 def _largest_beta(runs: Runs) -> tuple[Tensor, Tensor]:
     """Rows N(m) and M(m) (B, K): the least and the largest gamma_m gamma_n."""
     product = runs.gamma.unsqueeze(-1) * runs.gamma.unsqueeze(-2)

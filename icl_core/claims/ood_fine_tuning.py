@@ -21,10 +21,11 @@ from icl_core.theory.ood import alpha_star
 _SETTING = (
     "orthonormal V and U, balanced prompts, training from $Q=0$ to $L_{v}\\le\\epsilon/K$, then gradient descent on U"
 )
+_AT_STAR = "training ended at $\\alpha^*_{K,\\epsilon}$ exactly"
 _F4 = (
     "Assumption 5.4: $\\langle v_k,u_k\\rangle=\\gamma_k$, $\\langle v_k,u_n\\rangle=0$ for $n\\ne k$",
     "constant step size $\\eta\\le\\min_{n\\ne k}\\exp(-\\beta^{(T_1)}_{u_n,u_k})$",
-    "training ended at $\\alpha^*_{K,\\epsilon}$ exactly",
+    _AT_STAR,
 )
 _EPS_F2 = "$\\epsilon>(K/\\exp((K-1)^2))^2$"
 
@@ -156,7 +157,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_SETTING,),
+        (_SETTING, _AT_STAR),
         added_hypothesis=f"Assumption 5.4 and {_EPS_F2}, as in Lemma F.2 (for K = 2 nothing is needed).",
         why="delta_n = Attn_n (D - Attn_n)/K is positive where another feature already holds more attention than the "
         "query; that happens when the query's own alpha at T_1 is small and one beta is large.",
@@ -716,8 +717,15 @@ CLAIMS: tuple[Claim, ...] = (
                     ),
                 },
             ),
+            Check(
+                "at T_1, for any alpha-type weight up to (K - 1)^2",
+                ft.start_alpha,
+                1.0,
+                "conditional",
+                {"four times that": 4.0},
+            ),
         ),
-        (_SETTING, _EPS_F2),
+        (_SETTING, _AT_STAR, _EPS_F2),
         added_hypothesis="Assumption 5.4, which the proof uses and Appendix J says the lemma relies on.",
         why="Without Assumption 5.4 the query's beta with one feature can exceed its alpha at T_1 although eps meets "
         "the condition; then some other beta rises.",
@@ -727,7 +735,9 @@ CLAIMS: tuple[Claim, ...] = (
         "Assumption 5.4 no limit on the step size is needed: the states with max y - min y < x and max y <= 2x, where "
         "x = exp(alpha), y_n = exp(beta_n), are kept by every step, and every beta falls in them. The condition is "
         "sufficient and near sharp: it asks for log(K/sqrt eps) < (K - 1)^2, and the last check computes the alpha* "
-        "at which the sign first fails. K = 2 never meets the condition and never needs it.",
+        "at which the sign first fails. K = 2 never meets the condition and never needs it. "
+        "The condition on eps stands for $\\alpha_v^{(T_1)}<(K-1)^2$, with which the proof works: where a last training step "
+        "overshoots $\\alpha^*$ (Lemma E.1), that is what has to hold.",
     ),
     Claim(
         "ood.lem-F.2.result.gamma",
@@ -747,7 +757,7 @@ CLAIMS: tuple[Claim, ...] = (
                 {"no condition on eps": replace(ft.UNDER_F2, condition=None)},
             ),
         ),
-        (_SETTING, _F4[0]),
+        (_SETTING, _F4[0], _AT_STAR),
         added_hypothesis=_EPS_F2 + ".",
         why="Theorem F.4 and Lemma F.3 cite Lemma F.2 without its condition. For gamma_k small and the others at -1 "
         "and 1, exp(beta) at T_1 exceeds exp(alpha) once alpha* is large enough.",
@@ -860,7 +870,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_F4[0],),
+        (_F4[0], _AT_STAR),
         corrected="With $|\\gamma_k|$ for $\\gamma_k$, here and in eq. 23.",
         why="For gamma_k < 0 the interval is empty.",
         uses=("ood.thm-F.4.init", "ood.eq-16"),
@@ -884,7 +894,7 @@ CLAIMS: tuple[Claim, ...] = (
                 {"the lower end alone": "far end only"},
             ),
         ),
-        (_F4[0],),
+        (_F4[0], _AT_STAR),
         corrected="The left side is at most $(K-2)\\max\\{Y(Y-x-\\frac1Y),\\frac1Y(\\frac1Y-x-\\frac1Y)\\}$; the "
         "second is always negative, so the rest of the proof stands.",
         why="y(y - c) is convex, so its maximum over [1/Y, Y] can be at 1/Y; it is when x + 1/Y > Y + 1/Y. The "
@@ -950,7 +960,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "max y - min y < x after a step of any size", ft.iterate, "gap", "corrected", {"half of x": "half gap"}
             ),
         ),
-        (_F4[0], _EPS_F2),
+        (_F4[0], _AT_STAR, _EPS_F2),
         corrected="What is kept, for every step size: $\\max_ny_n-\\min_ny_n<x$ and $\\max_ny_n\\le2x$; it holds at "
         "$T_1$ under the condition and makes every $g<0$.",
         why="Betas fall, so they leave the interval on the first step, and eq. 23 used both ends of it. The lemma's "
@@ -1010,7 +1020,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_SETTING, "step size as stated"),
+        (_SETTING, _AT_STAR, "step size as stated"),
         added_hypothesis=f"Assumption 5.4 and {_EPS_F2}: the hypotheses of Lemma F.2.",
         why="The proof takes D - Attn_n - Attn_n' < 0 from Lemma F.2, whose hypotheses the lemma does not state. For "
         "K = 3 it always holds; from K = 4 on a third feature can hold so much attention that D exceeds the sum.",
@@ -1090,7 +1100,33 @@ CLAIMS: tuple[Claim, ...] = (
         uses=("ood.lem-D.3.beta",),
         chapter=_CHAPTER,
         note="True, but not by eq. 24 (which has the other direction): it follows from |D - a_n - a_n'| <= 2 <= K, C "
-        ">= 1. The steps after it (mean value, betas below those at T_1, eta at most exp(-beta)) use that betas fall.",
+        ">= 1. The steps after it use that betas fall: see the next record.",
+    ),
+    Claim(
+        "ood.lem-F.3.proof.contraction",
+        "Proof of Lemma F.3",
+        "step",
+        "Steps (iii) and (iv) of the induction",
+        "With $\\xi$ between $\\beta_{u_n,u_k}^{(T_1+t)}$ and $\\beta_{u_{n'},u_k}^{(T_1+t)}$ from the mean value theorem, "
+        "$\\eta_te^{\\xi}<\\eta_te^{\\beta_{u_{n'},u_k}^{(T_1)}}\\le1$ at every t, so that the gap of the two betas stays positive.",
+        (
+            Check("any orthonormal U, any eps", ft.contraction, Region((3, 4), "any")),
+            _example("two betas that rise together", ft.contraction_example),
+            Check(
+                "under Assumption 5.4 and the condition on eps",
+                ft.contraction,
+                Region((3, 4, 5), "gamma", theory.sign_condition),
+                "corrected",
+                {"neither": Region((4,), "any")},
+            ),
+        ),
+        (_SETTING, _AT_STAR, "step size as stated", "$\\beta^{(T_1)}_{u_n,u_k}<\\beta^{(T_1)}_{u_{n'},u_k}$"),
+        corrected=f"Under Assumption 5.4 and {_EPS_F2} in addition; without them by $\\eta_t\\mathbf{{Attn}}_{{u_{{n'}}}}\\le1$ "
+        "instead, which needs only that the query's largest beta falls.",
+        why="Lemma F.2 is used without its hypotheses: from K = 4 on a pair of betas below the largest can rise above its "
+        "values at T_1. The lemma's first part is not affected.",
+        uses=("ood.lem-F.2.result", "ood.lem-F.3.order", "ood.thm-F.4.step", "ood.eq-16"),
+        chapter=_CHAPTER,
     ),
     # Theorem F.4
     Claim(
@@ -1112,7 +1148,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_F4[0],),
+        (_F4[0], _AT_STAR),
         uses=("ood.thm-5.1.scores",),
         chapter=_CHAPTER,
     ),
@@ -1353,7 +1389,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_F4[0],),
+        (_F4[0], _AT_STAR),
         uses=("ood.thm-F.4.init", "ood.eq-16"),
         chapter=_CHAPTER,
         note="With constant 1, and from below by the inverse: exp(-log(K/sqrt eps)/K) <= limit <= exp(log(K/sqrt "
@@ -1367,7 +1403,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The limit on the step size tends to 1",
         "For fixed eps the limit on the step size converges to 1 as K grows, whatever the shift.",
         (Check("K up to 1e6", ft.step_limit, 1.0, mutants={"1.1": 1.1, "0": 0.0}),),
-        (_F4[0], "fixed $\\epsilon$"),
+        (_F4[0], _AT_STAR, "fixed $\\epsilon$"),
         uses=("ood.thm-F.4.step", "ood.eq-16"),
         chapter=_CHAPTER,
         note="If eps falls faster than exp(-K) the limit does not tend to 1. Since the gradient carries the query's "
@@ -1414,7 +1450,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_SETTING,),
+        (_SETTING, _AT_STAR),
         uses=("ood.lem-F.2.result", "ood.lem-F.2.proof.iteration", "ood.lem-F.2.proof.sinh"),
         chapter="beyond",
         note="The appendix names no condition. This one is sufficient: |beta| <= p and alpha >= p^2 at T_1. It is not "
@@ -1443,7 +1479,7 @@ CLAIMS: tuple[Claim, ...] = (
                 mutants={"far larger steps": ft.StepRule(replace(ft.GENERAL, eta=(100.0, 120.0)), 120.0)},
             ),
         ),
-        (_SETTING,),
+        (_SETTING, _AT_STAR),
         uses=("ood.app-J.2", "ood.lem-F.3.order"),
         chapter="beyond",
         note="The order of the betas needs no condition on eps (lem-F.3.order); the order of the falls does.",
@@ -1469,7 +1505,7 @@ CLAIMS: tuple[Claim, ...] = (
                 },
             ),
         ),
-        (_SETTING,),
+        (_SETTING, _AT_STAR),
         uses=("ood.app-J.2.F3", "ood.eq-28", "ood.eq-29", "ood.app-J.2", "ood.eq-16"),
         chapter="beyond",
         note="The appendix states no formulas; these are eq. 28 and 29, corrected, with the shift left inside the "
