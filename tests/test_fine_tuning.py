@@ -156,7 +156,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="start must be 'trained'"):
         fine_tuning.fine_tune(2 * V, U, 0.1, 0.5)
     with pytest.raises(ValueError, match="start must be one of"):
-        fine_tuning.fine_tune(V, U, 0.1, 0.5, start="none")  # type: ignore[arg-type]
+        fine_tuning.fine_tune(V, U, 0.1, 0.5, start="none")  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ValueError, match="start must be finite"):
         fine_tuning.fine_tune(V, U, 0.1, 0.5, start=torch.eye(3))
     with pytest.raises(ValueError, match="eps must be"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -70,9 +71,9 @@ def test_shift_exponent_of_the_training_features_is_zero() -> None:
         (lambda: training.overshoot(2, 0.3, 1.0), "eps"),
     ],
 )
-def test_bad_arguments_are_named(call: object, name: str) -> None:
+def test_bad_arguments_are_named(call: Callable[[], object], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be"):
-        call()  # type: ignore[operator]
+        call()
 
 
 def test_an_unmet_rule_is_reported() -> None:

@@ -171,7 +171,7 @@ def _import_quietly() -> None:
     """Import what would warn in a notebook without widgets, where a warning would end up on the page."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import tqdm.auto  # noqa: F401
+        import tqdm.auto  # noqa: F401  # for its warning alone
 
 
 def _checked(encoder: Encoder, device: str) -> Encoder:
