@@ -367,7 +367,8 @@ class ClaimList(ClaimDirective):
                     block += nodes.paragraph("", "", nodes.strong("", f"{name}: "), *links)
             mutants = claim["mutants"]
             count = (
-                f"{len(claim['checks'])} checks; mutants: {mutants['killed']} killed, {mutants['survived']} survived"
+                f"{len(claim['checks'])} check{'s' if len(claim['checks']) != 1 else ''}; "
+                f"mutants: {mutants['killed']} killed, {mutants['survived']} survived"
             )
             block += nodes.raw("", f"<details><summary>{count}</summary>", format="html")
             block.extend(self.evidence(check) for check in claim["checks"])
@@ -505,12 +506,12 @@ class Reliability(ClaimDirective):
             ("undecided", len(undecided)),
             ("timed out", len(late)),
             ("stopped with an error", len(broken)),
-            ("records without checks (unchecked, with the reason)", len(disabled)),
+            ("records that stay unchecked, with the reason", len(disabled)),
             ("mutants killed", killed),
             ("mutants survived", len(survivors)),
             ("form of this run", form),
             ("seconds", document["seconds"]),
-            ("commit", document.get("commit") or "none: not a clone"),
+            ("commit", (document.get("commit") or "")[:12] or "none: not a clone"),
             *document["versions"].items(),
         ]
         shown: list[nodes.Node] = [table(["what", "count"], [[nodes.Text(n), nodes.Text(str(v))] for n, v in rows])]
@@ -679,18 +680,20 @@ def draw(ledger: Ledger, paper: str | None, uri: Any) -> str:
         glyph, words = VERDICTS[claim["verdict"]]
         thick, dash = BORDERS[claim["strength"]]
         below = weakest(ledger, whole, name)
-        short = name.split(".", 1)[1]
-        short = short if len(short) <= 15 else short[:14] + "…"
+        short = name.split(".", 1)[1].replace(".proof.", "·")
+        # A long name is set smaller, a very long one squeezed as well: cut off, many would look the same.
+        fit = ' class="long"' if len(short) > 15 else ""
+        fit += f' textLength="{NODE[0] - 12}" lengthAdjust="spacingAndGlyphs"' if len(short) > 19 else ""
         second = (claim["strength"] or "–") + (f" ↑ {below}" if below else "")
         own = f"own evidence: {claim['strength'] or 'none'}; weakest it rests on: {below or 'nothing'}"
-        hint = html.escape(f"{claim['label']}, {words}; {own}")
+        hint = html.escape(f"{name}: {claim['label']}, {words}; {own}")
         kind, box = f"node verdict-{claim['verdict']}", f'x="{x}" y="{y}" width="{NODE[0]}" height="{NODE[1]}"'
         target = uri(name)
         link = f' href="{html.escape(target)}"' if target else ""
         parts.append(
             f'<a{link} class="{kind}" data-id="{slug(name)}"><title>{hint}</title>'
             f'<rect {box} rx="5" stroke-width="{thick}" stroke-dasharray="{dash}"/>'
-            f'<text x="{x + 6}" y="{y + 16}">{glyph} {html.escape(short)}</text>'
+            f'<text{fit} x="{x + 6}" y="{y + 16}">{glyph} {html.escape(short)}</text>'
             f'<text class="second" x="{x + 6}" y="{y + 31}">{html.escape(second)}</text></a>'
         )
     svg = (

@@ -77,21 +77,23 @@ document.addEventListener("DOMContentLoaded", () => {
 // inside a sentence, one that does not fit even then gets a line that scrolls.
 window.addEventListener("load", () => {
   const SMALLEST = 0.62;
-  const formulas = [...document.querySelectorAll("span.math, div.math")];
+  const within = (e) => [...e.querySelectorAll("span.math, div.math")];
   const room = (f) => (f.tagName === "DIV" ? f : f.closest("p, li, td, dd, div")).clientWidth;
-  const needed = (f) => (f.tagName === "DIV" ? f.scrollWidth : f.getBoundingClientRect().width);
-  const fit = () => {
+  const needed = (f) => Math.max(0, ...[...f.querySelectorAll("mjx-math")].map((m) => m.getBoundingClientRect().width));
+  const fit = (formulas) => {
     for (const f of formulas) {
       f.classList.remove("wide");
       f.style.fontSize = "";
     }
-    const tight = formulas.map((f) => [f, room(f) / needed(f)]).filter(([f, r]) => r > 0 && r * needed(f) < needed(f) - 1);
-    for (const [f, r] of tight) f.style.fontSize = `${Math.max(SMALLEST, 0.99 * r)}em`;
+    // What is folded away has no width yet, and is fitted when it opens.
+    const tight = formulas.map((f) => [f, room(f), needed(f)]).filter(([, has, asks]) => has > 0 && asks > has + 1);
+    for (const [f, has, asks] of tight) f.style.fontSize = `${Math.max(SMALLEST, (0.99 * has) / asks)}em`;
     for (const [f] of tight) if (f.tagName === "SPAN" && needed(f) > room(f) + 1) f.classList.add("wide");
   };
   const ready = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
-  Promise.resolve(ready).then(fit);
-  window.addEventListener("resize", fit);
+  Promise.resolve(ready).then(() => fit(within(document)));
+  window.addEventListener("resize", () => fit(within(document)));
+  for (const e of document.querySelectorAll("details")) e.addEventListener("toggle", () => fit(within(e)));
 });
 
 // On a phone, figures of several panels scroll in their box rather than shrink until nobody can read them.
