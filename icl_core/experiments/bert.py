@@ -495,6 +495,11 @@ def trends(frame: pd.DataFrame, value: str, window: int = 1) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def mean_curve(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+    """The runs' mean of ``value`` by domain and group, as the rows of a single run that :func:`trends` takes."""
+    return frame.groupby(["domain", "group"], sort=False, as_index=False)[value].mean().assign(run="mean")
+
+
 def overlap_of(value: str, domain: str) -> int:
     """How many sliding groups of ``domain`` hold a pair, in the table that has the column ``value``."""
     table = "forgetting" if value == "forgetting" else "error"
@@ -746,7 +751,8 @@ def draw_groups(
 ) -> Figure:
     """Figure 4: a value by group, smoothed as in the paper, a panel for each embedding.
 
-    Bands are 95 % intervals of the mean over the runs; with few runs, thin lines are single runs.
+    Bands are 95 % intervals over the runs of the curve's shape: each run's curve is moved to the runs' mean level. With
+    few runs, thin lines are single runs. Random groups were fine-tuned on at the matched rate only.
 
     Parameters
     ----------
@@ -785,7 +791,11 @@ def draw_groups(
                 ]
             )
             steps = max(1, int(smooth["group"].max()))
-            stats = interval(smooth, ["group"], "value").sort_values("group")
+            # Runs differ in their level; what counts here is the shape, so each run's level is put to the common one.
+            level = smooth.groupby("run")["value"].transform("mean")
+            stats = interval(
+                smooth.assign(value=smooth["value"] - level + level.mean()), ["group"], "value"
+            ).sort_values("group")
             x = stats["group"] / steps if toward == "unlike" else 1 - stats["group"] / steps
             if smooth["run"].nunique() >= RUNS_FOR_BAND:
                 _band(axes, x, stats, domain, plotting.COLORS[i], plotting.LINES[i])
@@ -794,7 +804,7 @@ def draw_groups(
                 for _, one in smooth.groupby("run"):
                     axes.plot(x, one["value"], color=plotting.COLORS[i], linewidth=0.7, alpha=0.5)
             usual = chance[chance["domain"] == domain]
-            if len(domains) == 1 and not usual.empty:
+            if len(domains) == 1 and not usual.empty and which_rate != "printed":
                 middle, spread = usual[value].mean(), 2 * chance_spread(usual, value, domain, window)
                 axes.axhspan(
                     middle - spread,

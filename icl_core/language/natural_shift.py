@@ -160,11 +160,10 @@ def smoothed_spread(window: int, overlap: int) -> float:
 
 
 @functools.lru_cache
-def chance_trend(groups: int, overlap: int, window: int, *, draws: int = 4000, seed: int = 0) -> float:
-    """Rank correlation with the group's number that a smoothed curve exceeds in size with chance 5 %, by chance alone.
+def chance_curves(groups: int, overlap: int, window: int, *, draws: int = 4000, seed: int = 0) -> np.ndarray:
+    """Smoothed curves over sliding groups of pairs in random order, (draws, groups - window + 1), of unit spread.
 
-    For pairs in random order: neighbouring groups hold pairs in common and are averaged, so the curve wanders, and a
-    large correlation is common.
+    Neighbouring groups hold pairs in common and are averaged, so such a curve wanders although the order means nothing.
 
     Parameters
     ----------
@@ -175,15 +174,21 @@ def chance_trend(groups: int, overlap: int, window: int, *, draws: int = 4000, s
     window : int
         Of the moving average.
     draws, seed : int
-        Random orders that are tried, and their seed.
+        Random orders, and their seed.
     """
+    _validate.integer("window", window, least=1, most=groups)
+    stretches = torch.randn(draws, groups + overlap - 1, generator=torch.Generator().manual_seed(seed)).numpy()
+    weights = _smoothing(window, overlap)
+    curves = np.stack([np.convolve(row, weights, "valid") for row in stretches])
+    return np.asarray(curves / np.linalg.norm(weights))
+
+
+@functools.lru_cache
+def chance_trend(groups: int, overlap: int, window: int) -> float:
+    """Rank correlation with the group's number that one in twenty of :func:`chance_curves` exceeds in size."""
     from scipy.stats import rankdata
 
-    _validate.integer("window", window, least=1, most=groups - 1)
-    blocks = torch.randn(draws, groups + overlap - 1, generator=torch.Generator().manual_seed(seed)).numpy()
-    weights = _smoothing(window, overlap)
-    curves = np.stack([np.convolve(row, weights, "valid") for row in blocks])
-    ranks = rankdata(curves, axis=1)
+    ranks = rankdata(chance_curves(groups, overlap, window), axis=1)
     place = np.arange(ranks.shape[1]) - (ranks.shape[1] - 1) / 2
     rho = (ranks - ranks.mean(1, keepdims=True)) @ place / np.square(place).sum()
     return float(np.quantile(np.abs(rho), 0.95))
