@@ -72,8 +72,8 @@ def _predictions(subject: Callable[..., np.ndarray], fast: bool) -> Evidence:
     return _tools.exactly(gaps, _REGION)
 
 
-def _token_gradient(both: bool, sign: int) -> Callable[[np.ndarray, Sequence[int]], np.ndarray]:
-    """Lemma D.2 read with one attention score per token, projected on the features."""
+def _token_gradient(both: bool, sign: int, feature: bool = False) -> Callable[[np.ndarray, Sequence[int]], np.ndarray]:
+    """Lemma D.2 projected on the features, with one attention score per token, or that of the token's feature."""
 
     def gradient(weights: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         K = weights.shape[0]
@@ -85,13 +85,24 @@ def _token_gradient(both: bool, sign: int) -> Callable[[np.ndarray, Sequence[int
             error = [Fraction(-int(n == k)) for n in range(K)]
             for a, n in zip(attn, tokens, strict=True):
                 error[n] += a
-            for (a, i), (b, other) in itertools.product(zip(attn, tokens, strict=True), repeat=2):
+            factor = [a * counts[n] for a, n in zip(attn, tokens, strict=True)] if feature else attn
+            for (a, i), (b, other) in itertools.product(zip(factor, tokens, strict=True), repeat=2):
                 term = Fraction(1, K) * a * (b if both else Fraction(1, len(tokens))) * error[i]
                 found[i, k] += sign * term
                 found[other, k] -= sign * term
         return found
 
     return gradient
+
+
+def _feature_gradient_fails() -> Evidence:
+    K, N = 2, 3
+    true, printed = -_case(K, N)[1], _average(K, N, _token_gradient(True, 1, True))
+    return _tools.shows(
+        float(abs(printed[0, 0] - true[0, 0])), 1e-3,
+        f"K = 2, N = 3: u_1' grad u_1 = {float(true[0, 0]):.4f} over all prompts, the printed sum gives {float(printed[0, 0]):.4f}",
+        strength="exact",
+    )  # fmt: skip
 
 
 def _gradients(subject: Callable[[np.ndarray, Sequence[int]], np.ndarray], fast: bool) -> Evidence:
@@ -379,6 +390,77 @@ def _loss_floor() -> Evidence:
     )
 
 
+def _worst_in_event(subject: Callable[[int], float], fast: bool) -> Evidence:
+    """Largest K L / eps at alpha* over prompts of E_0, with eps0 = subject(K) and real-valued shares."""
+    worst, where = 0.0, ""
+    for K in (2, 3, 4):
+        eps0 = subject(K)
+        own, most = max(1 / K - eps0, 0.0), min(1 / K + eps0, 1.0)
+        # The least own share; the others as unequal as the event allows.
+        rest, left = [], 1 - own
+        for place in range(K - 1):
+            low = own * (K - 2 - place)
+            rest.append(min(most, left - low))
+            left -= rest[-1]
+        for eps in (0.5 * eps_limit(K), 1e-2, 1e-6, 1e-12):
+            y = np.array(rest) * math.exp(-alpha_star(K, eps) * K / (K - 1))
+            ratio = float((y.sum() ** 2 + (y**2).sum()) / (2 * (own + y.sum()) ** 2)) / eps
+            if ratio > worst:
+                worst, where = ratio, f"K = {K}, eps0 = {eps0:.3g}, eps = {eps:.3g}"
+    return _tools.at_least(
+        [9.0 - worst], "K = 2, 3, 4, eps from 1e-12, the prompt of E_0 with the least share of the query's feature", cases=12,
+        detail=f"largest K L / eps {worst:.4g} at {where}",
+    )  # fmt: skip
+
+
+def _event_fails() -> Evidence:
+    eps = 1e-6
+    lost = float(_tools.exact_losses(_tools.fractions((2, 2), 1), (0, 2))[0])
+    return _tools.shows(
+        lost * 2 / eps,
+        100.0,
+        f"K = 2, eps0 = 1/2: the prompt without the query's feature is in E_0; its loss is {lost:.3g} at every Q, eps/K = {eps / 2:.3g}",
+    )
+
+
+def _outside(subject: str, fast: bool) -> Evidence:
+    """K = 2, eps0 = 1/4, exact binomial sums: log of the bound less log of the loss outside E_0 at alpha*."""
+    from scipy.special import logsumexp
+    from scipy.stats import binom
+
+    worst, seen = math.inf, []
+    eps = 1e-2
+    for N in (640, 1280, 2560):
+        own = np.arange(N + 1)
+        log_p = binom.logpmf(own, N, 0.5)
+        y = (N - own) * math.exp(-2 * alpha_star(2, eps))
+        out = np.abs(own / N - 0.5) > 0.25
+        with np.errstate(divide="ignore"):
+            log_loss = np.log(y**2 / (2 * (own + y) ** 2))
+        part, rest = logsumexp((log_p + log_loss)[out]), logsumexp(log_p[out])
+        seen.append(math.exp(part - rest) * 2 / eps)
+        bound = math.log(3) - N / 16 / 25
+        worst = min(
+            worst,
+            {
+                "given": bound - (part - rest),
+                "share": bound - math.log(2) - part,
+                "three times": math.log(1.5) - 3 * N / 16 - part,
+            }[subject],
+        )
+    return _tools.at_least(
+        [worst], "K = 2, eps0 = 1/4, eps = 0.01, N = 640, 1280, 2560, exact", cases=3,
+        detail=f"conditional loss outside E_0 over eps/K: {', '.join(f'{x:.3g}' for x in seen)}",
+    )  # fmt: skip
+
+
+def _outside_fails() -> Evidence:
+    found = _outside("given", True)
+    return _tools.shows(
+        -(found.margin or 0.0), 1.0, f"K = 2, eps0 = 1/4, eps = 0.01, N = 640, 1280, 2560: {found.detail}"
+    )
+
+
 def _initial(subject: Callable[[Tensor, Tensor, int], Tensor], fast: bool) -> Evidence:
     """Scores on U at T_1 after training on drawn prompts, from eq. 25 with the alpha that training reached."""
     K, gamma = 3, torch.tensor([0.9, -0.4, 0.2], dtype=torch.float64)
@@ -407,6 +489,39 @@ def _beta_size(subject: float, fast: bool) -> Evidence:
     return _tools.at_least(
         [1.0 - max(found)], "gamma = 0, balanced prompts (the event's centre), K in (4, 16, 64, 256)", cases=4, strength="trend",
         detail=f"K^{subject:g} max|delta_beta| from {found[0]:.3g} to {found[-1]:.3g}",
+    )  # fmt: skip
+
+
+def _beta_size_shifted(subject: Callable[[int], float], fast: bool) -> Evidence:
+    """Largest K^2 |delta_beta| at T_1 over gamma_k and shifts off the query of 1 and -1, log(1 / eps) = subject(K)."""
+    found = []
+    own = np.linspace(0, 1, 400 if fast else 4000)[:, None]
+    for K in (4, 16, 64, 256):
+        root = subject(K) / 2
+        alpha = (1 - 1 / K) * (math.log(K - 1) + math.log(math.sqrt(K / (2 * (K - 1))) - math.exp(-root)) + root)
+        # In units of the query's own weight, so that nothing overflows.
+        up, down = (np.exp(s * own * alpha / (K - 1) - own**2 * alpha) for s in (1, -1))
+        flipped = np.array([1, 2, K // 2, K - 1])
+        total = 1 + flipped * up + (K - 1 - flipped) * down
+        a, c, k = up / total, down / total, 1 / total
+        D = flipped * a**2 + (K - 1 - flipped) * c**2 - k * (1 - k)
+        found.append(float(np.abs(a * (a - D)).max()) * K)
+    return _tools.at_least(
+        [3.0 - max(found)], "balanced prompts (the event's centre), T_1, any gamma_k, others 1 and -1, K in (4, 16, 64, 256)",
+        cases=4, strength="trend", detail=f"K^2 max|delta_beta| from {found[0]:.3g} to {found[-1]:.3g}",
+    )  # fmt: skip
+
+
+def _beta_at_the_end(subject: float, fast: bool) -> Evidence:
+    """The other reading, a bound from below: K^subject |delta_beta| where the loss meets eps / K, gamma = 0."""
+    found = []
+    for K in (4, 16, 64, 256):
+        b = math.sqrt(2 * (K - 1) * 1e-6 / K) / (K - 1)
+        a = 1 - (K - 1) * b
+        found.append(abs(b * ((K - 1) * b**2 - b - a * (1 - a)) / K) * K**subject)
+    return _tools.at_least(
+        [min(found) - 0.1], "gamma = 0, balanced prompts, eps = 1e-6 reached, K in (4, 16, 64, 256)", cases=4, strength="trend",
+        detail=f"K^{subject:g} |delta_beta| from {found[0]:.3g} to {found[-1]:.3g}",
     )  # fmt: skip
 
 
@@ -554,10 +669,22 @@ def _still(lemma: str, title: str, statement: str, check: Check, **rest: Any) ->
 CLAIMS: tuple[Claim, ...] = (
     _still("D.1", "prediction", r"For every drawn prompt $\hat y = \sum_v \mathrm{Attn}_v \langle w, v\rangle$.",
            Check("exact tokens", _predictions, _tools.exact_attention, mutants={"counts left out": lambda w, c: _tools.exact_attention(w)})),
-    _still("D.2", "gradient", r"The gradient is $\mathbb{E}[(\hat y-y)\sum_{i,l}\mathrm{attn}_i\,\mathrm{attn}_l\,(x_i-x_l)x_{query}^\top y_i]$.",
-           Check("exact differentiation", _gradients, _token_gradient(True, 1), mutants={
-               "sign": _token_gradient(True, -1), "one attention replaced by 1/N": _token_gradient(False, 1)}),
-           note="Read with attention per token; the lemma prints feature attention, see its own record."),
+    _claim(
+        "ood.app-I.lemmas.D2", "Appendix I, list of lemmas", "text", "Lemma D.2: gradient",
+        r"The gradient is $\mathbb{E}[(\hat y-y)\sum_{i,l\in[N]}\mathrm{Attn}_{u_i}\mathrm{Attn}_{u_l}(x_i-x_l)x_{query}^\top y_i]$, with the attention of the feature"
+        r" that token $i$ holds.",
+        hypotheses=(DRAWN,),
+        checks=(
+            Check("exact differentiation", _gradients, _token_gradient(True, 1, True)),
+            Check("instance", lambda s, fast: _feature_gradient_fails(), None, "counterexample"),
+            Check("attention per token", _gradients, _token_gradient(True, 1), "corrected", {
+                "sign": _token_gradient(True, -1), "one attention replaced by 1/N": _token_gradient(False, 1),
+                "attention per feature": _token_gradient(True, 1, True)}),
+        ),
+        why="A feature that several tokens hold is counted several times over, as with balanced prompts.",
+        corrected=r"$\mathrm{attn}_i\,\mathrm{attn}_l$ in place of $\mathrm{Attn}_{u_i}\mathrm{Attn}_{u_l}$: Lemma D.2 as corrected still holds.",
+        uses=("ood.lem-D.2",),
+    ),
     _still("D.3", "projected gradients", r"$\delta_\alpha$ and $\delta_\beta$ are the expectations of Lemma D.3, now over the counts too.",
            Check("exact differentiation", _descents, _lemma_d3(1), mutants={"own term dropped": _lemma_d3(0), "counts left out": _lemma_d3(1, False)}),
            uses=("ood.lem-D.3.alpha", "ood.lem-D.3.beta")),
@@ -638,7 +765,37 @@ CLAIMS: tuple[Claim, ...] = (
         why=r"Prompts without the query's feature have probability $(1-1/K)^N$ and loss of order 1: exponentially small in $N$, but not in $\epsilon$.",
         added_hypothesis=r"$N \ge 3K\log(K/\epsilon)$ besides Lemma I.1's bound.",
         uses=("ood.eq-16", "ood.lem-I.1.result", "ood.lem-D.8"),
-        note="The loss *conditioned* on the remaining event is not exponentially small, as the text says; its contribution is.",
+    ),
+    _claim(
+        "ood.app-I.train.2.event", "Appendix I, training, item 2", "text", "Loss given the event",
+        r"Given $\mathcal E_0$ the loss at $\alpha^*_{K,\epsilon}$ is $O(\epsilon/K)$.",
+        hypotheses=(DRAWN, r"$N\ge20K/\epsilon_0^2$ for some $\epsilon_0\in(0,1)$"),
+        checks=(
+            Check("eps0 = 1/K", _worst_in_event, lambda K: 1 / K),
+            Check("instance", lambda s, fast: _event_fails(), None, "counterexample"),
+            Check("eps0 = 1/(2K)", _worst_in_event, lambda K: 1 / (2 * K), "conditional", {
+                "eps0 = 3/(4K)": lambda K: 3 / (4 * K), "eps0 = 1/K": lambda K: 1 / K,
+            }),
+        ),
+        why=r"For $\epsilon_0\ge1/K$ the event holds prompts without the query's feature, whose loss no $Q$ makes small.",
+        added_hypothesis=r"$\epsilon_0\le1/(2K)$, so that $N\ge80K^3$; then every prompt of the event has a loss of at most $9\epsilon/K$.",
+        uses=("ood.eq-16", "ood.lem-D.8"),
+        note=r"Any $\epsilon_0 = c/K$ with $c<1$ will do, with $((1+c)/(1-c))^2$ for 9.",
+    ),
+    _claim(
+        "ood.app-I.train.2.rest", "Appendix I, training, item 2", "text", "Loss given the remaining event",
+        r"Given that a prompt is not in $\mathcal E_0$ the loss at $\alpha^*_{K,\epsilon}$ is exponentially small in $N\epsilon_0^2$.",
+        hypotheses=(DRAWN, r"$N\ge20K/\epsilon_0^2$"),
+        checks=(
+            Check("conditional loss", _outside, "given"),
+            Check("instance", lambda s, fast: _outside_fails(), None, "counterexample"),
+            Check("its share of the mean", _outside, "share", "strongest", {
+                "conditional loss": "given", "rate 3": "three times",
+            }),
+        ),
+        why="Outside the event the counts are further from even, so the loss is larger than inside, not smaller.",
+        strongest_true=r"Prompts outside $\mathcal E_0$ add at most $\frac3K\exp(-N\epsilon_0^2/25)$ to the mean loss, since no prompt has a loss above $1/K$.",
+        uses=("ood.eq-16", "ood.lem-I.1.result", "ood.lem-D.8"),
     ),
     _claim(
         "ood.app-I.ft.1", "Appendix I, fine-tuning, item 1", "text", "Scores when fine-tuning starts",
@@ -657,12 +814,20 @@ CLAIMS: tuple[Claim, ...] = (
         checks=(
             Check("bounded times K^3", _beta_size, 3.0),
             Check("instance", lambda s, fast: _beta_size_fails(), None, "counterexample"),
+            Check("at least of that size, up to the end", _beta_at_the_end, 3.0, "reading"),
             Check("bounded times K^2", _beta_size, 2.0, "strongest", {"K^2.5": 2.5, "K^3": 3.0}),
+            Check("bounded times K^2 for any shift, eps = K^-4", _beta_size_shifted, lambda K: 4 * math.log(K), "strongest", {
+                "eps = exp(-2 K^2 log K)": lambda K: 2 * K**2 * math.log(K),
+            }),
         ),
         why=r"$1/K^3$ is its size at uniform attention; when attention on the right feature is of order 1 it is of order $1/K^2$, and"
         r" near convergence of order $\epsilon/K^2$.",
-        strongest_true=r"$-\delta_{u_n,u_k,\beta}^{(t)} = O(1/K^2)$, and this order is attained while $\mathrm{Attn}_{u_k}$ passes 1/3.",
+        strongest_true=r"$-\delta_{u_n,u_k,\beta}^{(t)} = O(1/K^2)$ for $\epsilon$ at least a fixed power of $1/K$, and this order is attained while"
+        r" $\mathrm{Attn}_{u_k}$ passes 1/3.",
         uses=("ood.lem-D.3.beta",),
+        note=r"For such $\epsilon$ all $\beta$ at $T_1$ are $O(\log K/K)$ and their spread shrinks, so that $\mathrm{Attn}_{u_n} = O(1/K)$. For $\epsilon$ exponentially small"
+        r" in $K^2$ one wrong feature can hold attention of order 1, and $-\delta$ is of order $1/K$. Read as a bound from below, which the argument would need,"
+        r" $1/K^3$ fails towards the end.",
     ),
     _claim(
         "ood.app-I.ft.2.sign", "Appendix I, fine-tuning, item 2", "text", "beta-type weights still fall",
@@ -687,6 +852,7 @@ CLAIMS: tuple[Claim, ...] = (
         why="Prompts without the query's feature leave a loss that no parameter removes.",
         added_hypothesis=r"$N\ge 3K\log(K/\epsilon)$ besides $N\ge K^4$.",
         uses=("ood.eq-16", "ood.lem-D.8",),
+        note=r"Checked is that the loss can be met. $T_2$ is printed without $1/\eta$, in which it is linear for small steps (Theorem 5.5 has it), and with $\gamma$.",
     ),
     _claim(
         "ood.app-I.ft.4", "Appendix I, fine-tuning, item 4", "text", "Lemma F.1 still holds",
