@@ -1009,7 +1009,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.thm-K.1.compare.geometry", "comparison after Theorem K.1, item 1", "text", "Same geometric structure",
-        r"The scores on $U$ are those without noise times $\hat\alpha^*/\alpha^*$.",
+        r"The scores on $U$ depend on $M^\top M$ and $\bar v$ as without noise: they are the noiseless scores times the ratio of the $\alpha$-type weights that"
+        r" training reached, which the formulas give as $\hat\alpha^*/\alpha^*$.",
         checks=(Check("gradient descent", _same_geometry, lambda scores, ratio: ratio * scores, mutants={
             "no factor": lambda scores, ratio: scores, "squared": lambda scores, ratio: ratio**2 * scores,
         }),),
@@ -1100,8 +1101,8 @@ CLAIMS: tuple[Claim, ...] = (
                 "radius 1 for all": lambda case: 1.0, "radius 3": lambda case: 3.0,
             }),
         ),
-        why=r"The proof takes the signs from Lemma F.2, whose condition on $\epsilon$ the theorem does not state. Below it a $\beta$ rises without noise, by a strict"
-        " margin, and so it does for every small noise.",
+        why=r"The proof takes the signs from Lemma F.2, whose condition on $\epsilon$ the theorem does not state. Far below it a $\beta$ can rise without noise, by a"
+        " strict margin, and then it does for every small noise.",
         added_hypothesis=r"the noiseless run has the signs: $\epsilon>(K/\exp((K-1)^2))^2$ is enough (Lemma F.2; nothing is needed for $K=2$).",
         uses=("ood.thm-K.1.scores.level", "ood.eq-16", "ood.lem-F.2.result", "ood.lem-F.3.order", "ood.thm-5.5.time", "ood.app-K.floor", "ood.eq-32"),
         note=r"Read as 'what the noiseless run has, a run with little noise has too', nothing is to be added. The order of the $\beta$-type weights and the stopping"
@@ -1134,7 +1135,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         why=r"The initial score is $\gamma_k^2\hat\alpha^*$ and $\hat\alpha^*=(1-1/K)\hat\rho$; without that factor the bracket can be negative.",
         corrected=r"$\Delta_{k,\alpha}=\Theta\big([1-(1-\tfrac1K)\gamma_k^2-\gamma_k\hat\gamma_\alpha/K]\hat\rho\big)$, up to the last step: where the bracket is smaller"
-        r" than that step (correlations near 1 at fixed $\epsilon$ and $\eta$), $\Delta$ is one step.",
+        r" than that step (correlations near 1 at fixed $\epsilon$ and $\eta$), $\Delta$ may be one step.",
         uses=("ood.thm-K.1.scores.level", "ood.app-K.floor", "ood.thm-5.5.alpha", "ood.thm-K.2.radius"),
         note="Judged with constants 1/3 and 3, with 0.02 of the scale for the last step; the counterexample fails for all constants, by its sign.",
     ),
