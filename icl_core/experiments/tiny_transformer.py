@@ -40,7 +40,7 @@ def network_scale() -> float:
     The one-layer model's error on query k is ``sum_n a_n y_n - y_k``, a combination of labels whose coefficients sum
     to 0. Labels of the network class at orthonormal features have variance 1 and correlation ``1/pi`` (the arc-cosine
     kernel at a right angle), so their common part cancels and every loss and gradient is ``1 - 1/pi`` times that of
-    the linear class. For one layer the curves of Fig. 7 are thus those of Fig. 2(b) at another eps, exactly.
+    the linear class. For one layer and networks in both phases Fig. 7 is thus Fig. 2(b) at another eps, scaled.
     """
     return _NETWORK_SCALE
 
