@@ -901,7 +901,8 @@ SEC_422_SWITCH = Claim(
     statement=r"""
 Once $B_{k,1}=-0.5\log K$: $|\beta_{k,1}|\approx\alpha_k=\Theta(1/K^2)$; and another fall by $0.01\log K$ would give $|\beta_{k,1}|\le O(K^{-2.01})$ while $A_k\le0.5\log K$. Measured:
 $\alpha_kK^2\to(1-p_1)/(1-\frac{(1-p_1)^2}{2p_1^2})$ and $|\beta_{k,1}|/\alpha_k\to(\frac{p_1}{1-p_1})^2-\frac12$ there, a constant that is large for $p_1$ near 1.
-The two are equal where $A_k=\log\frac32$, for every $p_1$, after a third of the time $T_{2,k}$; that is in phase II from $K=(\sqrt3/r)^{100}$ on.""",
+The two are equal where $A_k=\log\frac32$, for every $p_1$, after a third of the time $T_{2,k}$; that is in phase II from $K=(\sqrt3/r)^{100}$ on
+to leading order, with $r=\sqrt2p_1/(1-p_1)$; for smaller $K$ the lead switches within phase I.""",
     checks=(
         Check(
             "limits at -0.5 log K", _one_order, (_after_four, lambda p1: (p1 / (1 - p1)) ** 2 - 0.5),
