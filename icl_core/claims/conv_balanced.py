@@ -529,16 +529,50 @@ $\sum_{m\ne k}\mathrm{Attn}_m^2-\mathrm{Attn}_n-\mathrm{Attn}_k(1-\mathrm{Attn}_
     chapter="balanced",
 )  # fmt: skip
 
+
+def _event_off(odds: Callable[[float, float, float, float], float], fast: bool) -> Evidence:
+    """``1 - 3 (1 - Attn_k)^2 / eps`` where ``exp(A_k - max B)`` is ``odds(K, L_k, U_k, eps)``: prompts and scores drawn.
+
+    Counts within the window of V_k, its least included; other scores at most the largest one, equality included.
+    """
+    draw, margins = np.random.default_rng(SEED), []
+    for trial in range(200 if fast else 2000):
+        K, eps = int(draw.integers(2, 200)), 10.0 ** draw.uniform(-6, -0.05)
+        mean = draw.uniform(0.3, min(3.0, 0.9 * K))
+        c = draw.uniform(0.02, 0.98) * min(mean, 0.98 * K - mean)
+        L, U = mean - c, mean + c
+        held = (L if trial % 2 else draw.uniform(L, U)) / K
+        others = draw.dirichlet(np.ones(K - 1)) * (1 - held)
+        below = np.zeros(K - 1) if trial % 3 == 0 else -draw.exponential(1.0, K - 1)
+        below[0] = 0.0
+        rest = float(others @ np.exp(below)) / (held * odds(K, L, U, eps))
+        margins.append(1 - 3 * (rest / (1 + rest)) ** 2 / eps)
+    return _tools.at_least(
+        margins,
+        "K up to 200, random windows, counts and scores; eps from 1e-6 to 0.9",
+        tolerance=1e-9,
+        source="rounding",
+        seed=SEED,
+    )
+
+
 E11_UPPER = Claim(
     id="conv.lem-E.11.upper",
     label="Lemma E.11 (2), E.10 (proof)",
     kind="lemma",
     title="Attention off the target in stage II of phase II",
-    statement=r"For $\tilde T_k<t\le T_{2,k}$: $(1-\mathrm{Attn}_k)^2\le\epsilon$; it is at most $\epsilon/3$ up to the width of the event's windows.",
+    statement=r"For $\tilde T_k<t\le T_{2,k}$ and every prompt of $\mathcal E_{bal}$: $(1-\mathrm{Attn}_k)^2\le\epsilon$, by the definition of $\tilde T_k$ even $\epsilon/3$.",
     checks=(
         Check(
             "largest 1 - Attn on the stage", _never, ("II.2", lambda s: 1 - s.off**2 / s.eps),
             mutants={"a tenth of eps": ("II.2", lambda s: 1 - 10 * s.off**2 / s.eps)},
+        ),
+        Check(
+            "every prompt of the event, from the gap that ends stage I on", _event_off, lambda K, L, U, eps: (K / L - 1) * (math.sqrt(3 / eps) - 1),
+            mutants={
+                "U_k for L_k": lambda K, L, U, eps: (K / U - 1) * (math.sqrt(3 / eps) - 1),
+                "eps for eps/3": lambda K, L, U, eps: (K / L - 1) * (math.sqrt(1 / eps) - 1),
+            },
         ),
     ),
     hypotheses=(*LONG, *STAGE_TWO),
@@ -666,7 +700,7 @@ def timed(
 TIMES = (
     timed(
         "conv.lem-E.5.time", "Lemma E.5", "Length of phase I",
-        r"$T_{1,k}=O(K^2\log K/\eta)$. Measured: $K^2/\eta$ to leading order; the logarithm is not real.",
+        r"$T_{1,k}=O(K^2\log K/\eta)$. Measured: $1/(p_k^2\eta)$ to leading order, $K^2/\eta$ with equal probabilities; the logarithm is not real.",
         Duration(_log_phase_one, lambda K, eps: _first(K)),
         {"K^1.9": Duration(_log_phase_one, lambda K, eps: 1.9 * math.log(K))}, _late_phase_one,
         uses=("conv.lem-E.3",),
@@ -674,7 +708,7 @@ TIMES = (
     ),
     timed(
         "conv.lem-E.10.time", "Lemma E.10", "Length of stage I of phase II",
-        r"$\tilde T_k-T_{1,k}=O(K\log(K\epsilon^{-1/2})/(\eta\epsilon))$. Measured: $3K/(2\epsilon\eta)$ to leading order, without the logarithm.",
+        r"$\tilde T_k-T_{1,k}=O(K\log(K\epsilon^{-1/2})/(\eta\epsilon))$. Measured: $3/(2p_k\epsilon\eta)$ to leading order, without the logarithm.",
         Duration(_log_stage_one, _second),
         {
             "K^0.9": Duration(_log_stage_one, lambda K, eps: _second(K, eps) - 0.1 * math.log(K) - math.log(math.log(K))),
@@ -686,8 +720,8 @@ TIMES = (
     timed(
         "conv.thm-3.2.loss", "Theorem 3.2 (1)", "The loss converges, and when",
         r"""
-After at most $T=O\bigl(K^2\log K/\eta+K\log(K\epsilon^{-1/2})/(\epsilon\eta)\bigr)$ steps $L-L^*\le\epsilon$. Measured: $K^2/\eta+K/(4\epsilon\eta)$ to leading
-order, so that neither logarithm is real.""",
+After at most $T=O\bigl(K^2\log K/\eta+K\log(K\epsilon^{-1/2})/(\epsilon\eta)\bigr)$ steps $L-L^*\le\epsilon$. Measured with equal probabilities:
+$K^2/\eta+K/(4\epsilon\eta)$ to leading order, so that neither logarithm is real.""",
         Duration(_log_total, _both),
         {
             "without K^2": Duration(_log_total, lambda K, eps: _second(K, eps)),
@@ -1149,14 +1183,18 @@ At the start of phase I every $|\beta_{k,n}|$ is at most of order $1/K^3$, small
             Check("a rising B", _oscillates, True),
             Check("the first step, exactly", _no_rise, None, role="counterexample"),
             Check(
-                "two kinds of features", _turns, RATIO, role="conditional", mutants={"equal probabilities": 1.0},
+                "two kinds of features, ratio 3", _turns, RATIO, role="conditional",
+                mutants={"equal probabilities": 1.0, "unequal, but only twice as likely": 2.0},
             ),
         ),
         why="The conserved sum makes $B_{k,n}=-A_k/(K-1)$ when all features are equally likely, and $A_k$ never falls.",
-        added_hypothesis="Unequal $p_k=\\Theta(1/K)$: there the weight between two unlikely features rises first and falls later.",
+        added_hypothesis=(
+            "$p_n+p_k(1-p_k)<\\sum_mp_m^2$ for some pair $n\\ne k$, so that $\\beta_{k,n}>0$ at the start: unequal $p_k=\\Theta(1/K)$ alone is not enough. With half of the features $r$ times "
+            "as likely as the others it means $r>1+\\sqrt2$ for large $K$; the weight between two unlikely features then rises first and falls later."
+        ),
         hypotheses=("$p_k=\\Theta(1/K)$",),
         uses=("conv.lem-4.2.result.conserved",),
-        note="With equal probabilities every $B_{k,n}$ only falls, at $1/(K-1)$ times the rate of $A_k$.",
+        note="With equal probabilities every $B_{k,n}$ only falls, at $1/(K-1)$ times the rate of $A_k$. In the runs a weight turns once.",
         chapter="balanced",
     ),
     Claim(
@@ -1256,7 +1294,7 @@ With $T=\max_k\tilde T_k+1$: $T\in(\tilde T_k,T_{2,k}]$ for every $k$, where sta
             Check("the losses at the common time", _survives, 1.0, role="corrected", mutants={"a hundredth of the bound": 0.01}),
         ),
         why=(
-            "For unequal $p_k=\\Theta(1/K)$ the ends of stage I differ by $\\Theta(K^2/\\eta)$, which for fixed $\\epsilon$ exceeds the length of stage II for large $K$: "
+            "For $p_k=\\Theta(1/K)$ that differ by a constant factor the ends of stage I differ by $\\Theta(K^2/\\eta)$, which for fixed $\\epsilon$ exceeds the length of stage II for large $K$: "
             "likely features have left their stage II when the unlikely ones enter it."
         ),
         corrected="No upper end is needed: after $\\tilde T_k$ the weights keep moving the same way, so $\\tilde L_k$ stays below its bound, also at $T$.",

@@ -871,8 +871,8 @@ EQ_9_12 = Claim(
     kind="definition",
     title="Least loss",
     statement=r"""
-$L^*=\min_\theta L(\theta)$ and $L_k^*=\min_\theta L_k(\theta)$ over $\theta=\{1,Q\}$; along $A_k$ the loss falls strictly, so that the
-value is approached as weights grow.""",
+$L^*=\min_\theta L(\theta)$ and $L_k^*=\min_\theta L_k(\theta)$ over $\theta=\{1,Q\}$; along $A_k$ the loss falls strictly for
+$N\ge2$, so that the value is approached as weights grow.""",
     checks=(Check("descent along A", _not_attained, True, mutants={"along another weight": False}),),
     reconstruction="Definitions rebuilt from eqs. (4) and (6).",
     uses=("conv.eq-4", "conv.eq-6"),
