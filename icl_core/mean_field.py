@@ -8,8 +8,8 @@ Feature 1 has probability p1, the other K - 1 share the rest equally. Two exact 
 Hence query 1, and every query of the balanced case p1 = 1/K, is one number; query k > 1 is the pair (A, B1). Both A and
 -B1 never fall, so their sum ``s = A - B1`` serves as the clock: the path is one scalar equation dA/ds, and time is
 the integral of ds / (alpha - beta1). Rates are kept as logarithms, since K^-2 leaves the range of floats first.
-With finite prompts those that lack the query's feature decide B1 in the end: for large K it goes on falling, else it may
-turn; the clock ends there.
+With finite prompts those that lack the query's feature decide B1 in the end: for large K it goes on falling, else it
+may turn; the clock ends there.
 
 Time is flow time, eta times the number of steps.
 """
