@@ -342,7 +342,7 @@ probabilities and long prompts exactly $\alpha_k=(K-1)/K^3$ and $\beta_{k,n}=-1/
 PHASE_ONE = (
     order(
         "conv.lem-E.1.attention", "Lemma E.1 (1)", "Attention on the target in phase I",
-        r"While $A_k\le\log K$: $\mathrm{Attn}_k=\Omega(1/K)$ for a query $v_k$ and a prompt in $\mathcal E_{bal}$.",
+        r"While $A_k\le\log K$: $\mathrm{Attn}_k=\Omega(1/K)$ for a query $v_k$ and a prompt in $\mathcal E_{\mathrm{bal}}$.",
         Bound("I", lambda s: s.a * s.K, "Omega"), tilt=0.1, uses=("conv.ih-E.1",),
     ),
     order(
@@ -561,7 +561,7 @@ E11_UPPER = Claim(
     label="Lemma E.11 (2), E.10 (proof)",
     kind="lemma",
     title="Attention off the target in stage II of phase II",
-    statement=r"For $\tilde T_k<t\le T_{2,k}$ and every prompt of $\mathcal E_{bal}$: $(1-\mathrm{Attn}_k)^2\le\epsilon$, by the definition of $\tilde T_k$ even $\epsilon/3$.",
+    statement=r"For $\tilde T_k<t\le T_{2,k}$ and every prompt of $\mathcal E_{\mathrm{bal}}$: $(1-\mathrm{Attn}_k)^2\le\epsilon$, by the definition of $\tilde T_k$ even $\epsilon/3$.",
     checks=(
         Check(
             "largest 1 - Attn on the stage", _never, ("II.2", lambda s: 1 - s.off**2 / s.eps),
@@ -794,12 +794,12 @@ REACHED = Claim(
     title="The bound with constant 1 at finite K and N",
     statement=r"""
 For $K=2,3,4$ with equal probabilities, and for $p=(.5,.3,.2)$, prompts of $N\ge K^3$ tokens with all count vectors enumerated, $\eta\le10K$ and $\epsilon=0.1$ and $0.03$:
-gradient descent reaches $L-L^{low}\le\epsilon$ within $(K^2\log K+K\log(K\epsilon^{-1/2})/\epsilon)/\eta+1$ steps, the bound with constant 1.""",
+gradient descent reaches $L-L^{\mathrm{low}}\le\epsilon$ within $(K^2\log K+K\log(K\epsilon^{-1/2})/\epsilon)/\eta+1$ steps, the bound with constant 1.""",
     checks=(Check("steps against the bound", _reached, 1.0, mutants={"a tenth of the bound": 0.1}),),
     uses=("conv.thm-3.2.loss", "conv.eq-10-13"),
     note=(
         "So the theorem does not rest on the limit of long prompts. The constant depends on the spread of the probabilities, through $1/(Kp_k)^2$. For $\\epsilon$ below "
-        "$L^*-L^{low}$, at most $L^{low}(K-2)/(KN)$ with equal probabilities, no number of steps is enough: the hypothesis $\\log(1/\\epsilon)\\ll\\mathrm{polylog}(K)$ excludes that."
+        "$L^*-L^{\\mathrm{low}}$, at most $L^{\\mathrm{low}}(K-2)/(KN)$ with equal probabilities, no number of steps is enough: the hypothesis $\\log(1/\\epsilon)\\ll\\mathrm{polylog}(K)$ excludes that."
     ),
     chapter="balanced",
 )
@@ -889,7 +889,7 @@ also when $L$ first is $\epsilon$, and a prompt with equal counts then has the c
         ),
         Check("unequal features, when L first is eps", _at_time, "first", role="reading"),
     ),
-    hypotheses=("$p_k=\\Theta(1/K)$", "prompt in $\\mathcal E_{bal}$"),
+    hypotheses=("$p_k=\\Theta(1/K)$", "prompt in $\\mathcal E_{\\mathrm{bal}}$"),
     note=(
         "Not at every $T$ with $L-L^*\\le\\epsilon$: a single feature of probability $1/(2K)$ adds at most $1/(2K)$ to $L$ and takes four times as long. When $L$ first is "
         "$\\epsilon=K^{-1/2}$ its attention has hardly moved."
@@ -1063,7 +1063,7 @@ E2_EXISTS = Claim(
     kind="text",
     title="Stage I of phase II is not empty",
     statement=r"""
-For every $0<\epsilon<1$ and all $p_k=\Theta(1/K)$ there is an allowed $c_{bal}$ (with every $L_k=p_kK-c_{bal}>0$) for which the set whose maximum defines
+For every $0<\epsilon<1$ and all $p_k=\Theta(1/K)$ there is an allowed $c_{\mathrm{bal}}$ (with every $L_k=p_kK-c_{\mathrm{bal}}>0$) for which the set whose maximum defines
 $\tilde T_k=\max\{t>T_{1,k}:A_k-\max_mB_{k,m}\le\log((K/L_k-1)((3/\epsilon)^{1/2}-1))\}$ is not empty for any $k$.""",
     checks=(
         Check("a likely feature with L_k = 1.8", _stage_exists, lambda eps: 1.8),
@@ -1078,7 +1078,7 @@ $\tilde T_k=\max\{t>T_{1,k}:A_k-\max_mB_{k,m}\le\log((K/L_k-1)((3/\epsilon)^{1/2
     ),
     why="For large $K$ the gap is about $\\log K$ when $A_k$ passes $\\log K$, and the stage's end is $\\log K+\\log((\\sqrt{3/\\epsilon}-1)/L_k)$.",
     added_hypothesis=(
-        "$L_k<\\sqrt{3/\\epsilon}-1$ for every $k$. With equal probabilities a $c_{bal}\\ge0.27$ gives it for every $\\epsilon<1$; in general a choice of $c_{bal}$ exists if "
+        "$L_k<\\sqrt{3/\\epsilon}-1$ for every $k$. With equal probabilities a $c_{\\mathrm{bal}}\\ge0.27$ gives it for every $\\epsilon<1$; in general a choice of $c_{\\mathrm{bal}}$ exists if "
         "$K(\\max p-\\min p)<\\sqrt{3/\\epsilon}-1$."
     ),
     reconstruction="The stage's end is damaged; the proof of Lemma E.10 repeats it.",

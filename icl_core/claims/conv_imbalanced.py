@@ -1867,7 +1867,7 @@ DOMINANT = (
         id="conv.lem-G.1", label="Lemma G.1", kind="lemma", title="Attention of the dominant query at the start",
         statement=r"At $t=0$, for the query $v_1$ and a prompt of the good event: $\mathrm{Attn}_1=|V_1|/N=\Omega(1)$ and $\mathrm{Attn}_k=|V_k|/N=O(1/K)$ for $k>1$, at least $L_1$ and at most $U_k/K$.",
         checks=(Check("attention from tokens", _even_start, (1.0, 0.01), mutants={"U_1 in place of L_1": (1.0, -0.01), "L_k in place of U_k": (-1.0, 0.01)}),),
-        hypotheses=("$\\mathcal E_{imbal}$ with its constants $L_1=p_1-0.01c$ and $U_k=p_kK+c$",), uses=("conv.lem-D.6.positive",), reconstruction=RECONSTRUCTED, chapter="phases",
+        hypotheses=("$\\mathcal E_{\\mathrm{imbal}}$ with its constants $L_1=p_1-0.01c$ and $U_k=p_kK+c$",), uses=("conv.lem-D.6.positive",), reconstruction=RECONSTRUCTED, chapter="phases",
     ),
     bounded(
         "conv.ih-G.1.scores", "Induction Hypothesis G.1", "Scores of the dominant query",
@@ -2163,7 +2163,7 @@ THM_33_FINITE = Claim(
     kind="text",
     title="The bound with constant 1/(1 - p_1) at finite K and N",
     statement=r"""
-With all count vectors of finite prompts enumerated, gradient descent brings every $L_k$ within $\epsilon$ of $L_k^{low}\le L_k^*$ in at most
+With all count vectors of finite prompts enumerated, gradient descent brings every $L_k$ within $\epsilon$ of $L_k^{\mathrm{low}}\le L_k^*$ in at most
 $\frac1{1-p_1}(K^2\log K+K\log(K\epsilon^{-1/2})/\epsilon)/\eta+1$ steps.""",
     checks=(Check("steps against the bound", _finite, 1.0, mutants={"a twentieth of the bound": 0.05}),),
     uses=("conv.eq-10-13", "conv.thm-3.3.under"),

@@ -685,8 +685,8 @@ LEM_D5_PROB = Claim(
     kind="lemma",
     title="Balanced counts with high probability",
     statement=r"""
-For $p_k=\Theta(1/K)$, $N\gg K^3$ and $c_{bal}\ge\sqrt{20K^3/N}$, the event
-$\mathcal E_{bal}=\{|V_k|\in[p_kN-c_{bal}N/K,\;p_kN+c_{bal}N/K]\text{ for all }k\}$ has probability at least $1-3e^{-c_{bal}^2N/(25K^2)}$.""",
+For $p_k=\Theta(1/K)$, $N\gg K^3$ and $c_{\mathrm{bal}}\ge\sqrt{20K^3/N}$, the event
+$\mathcal E_{\mathrm{bal}}=\{|V_k|\in[p_kN-c_{\mathrm{bal}}N/K,\;p_kN+c_{\mathrm{bal}}N/K]\text{ for all }k\}$ has probability at least $1-3e^{-c_{\mathrm{bal}}^2N/(25K^2)}$.""",
     checks=(
         Check(
             "exact probabilities",
@@ -695,7 +695,7 @@ $\mathcal E_{bal}=\{|V_k|\in[p_kN-c_{bal}N/K,\;p_kN+c_{bal}N/K]\text{ for all }k
             mutants={"a window 16 times narrower": (1 / 16, 25.0), "rate 0.3 for 25": (1.0, 0.3)},
         ),
     ),
-    hypotheses=("$c_{bal}\\ge\\sqrt{20K^3/N}$",),
+    hypotheses=("$c_{\\mathrm{bal}}\\ge\\sqrt{20K^3/N}$",),
     reconstruction="The relation between K^3 and N is lost; $\\gg$ and $\\ge$ are both plausible, and this part holds under both.",
     uses=("conv.lem-D.4",),
     chapter="balanced",
@@ -726,7 +726,7 @@ LEM_D5_POSITIVE = Claim(
     kind="text",
     title="The lower ends of the windows can be made positive",
     statement=r"""
-For $p_k=\Theta(1/K)$ and $N\gg K^3$ one can choose $c_{bal}\ge\sqrt{20K^3/N}$ with $L_k=p_kK-c_{bal}>0$ for every $k$: it is
+For $p_k=\Theta(1/K)$ and $N\gg K^3$ one can choose $c_{\mathrm{bal}}\ge\sqrt{20K^3/N}$ with $L_k=p_kK-c_{\mathrm{bal}}>0$ for every $k$: it is
 enough that $N>20K^3/(K\min_kp_k)^2$.""",
     checks=(
         Check(
@@ -744,7 +744,7 @@ enough that $N>20K^3/(K\min_kp_k)^2$.""",
     uses=("conv.lem-D.5.prob",),
     chapter="balanced",
     note=(
-        "Read as $N\\ge K^3$ it is false: $c_{bal}\\ge\\sqrt{20}$ is then allowed to be the only choice, while $K\\min p\\le1$. The interval $[L_kN/K,U_kN/K)$ for $|V_k|$ "
+        "Read as $N\\ge K^3$ it is false: $c_{\\mathrm{bal}}\\ge\\sqrt{20}$ is then allowed to be the only choice, while $K\\min p\\le1$. The interval $[L_kN/K,U_kN/K)$ for $|V_k|$ "
         "reads half open in the text; its upper end belongs to the event too."
     ),
 )
@@ -774,9 +774,9 @@ LEM_D6_PROB = Claim(
     kind="lemma",
     title="Imbalanced counts with high probability",
     statement=r"""
-For $p_1=\Theta(1)$, $p_k=\Theta(1/K)$ and $c_{im}\ge\sqrt{20K^3/N}$, with $L_1,U_1=p_1\mp0.01c_{im}$ and $L_k,U_k=p_kK\mp c_{im}$, the event
-$\mathcal E_{imbal}=\{|V_1|\in[L_1N,U_1N],\ |V_k|\in[L_kN/K,U_kN/K]\text{ for }k\ge2\}$ has probability at least
-$1-3e^{-c_{im}^2N/(25K^2)}$ for sufficiently large $K$.""",
+For $p_1=\Theta(1)$, $p_k=\Theta(1/K)$ and $c_{\mathrm{im}}\ge\sqrt{20K^3/N}$, with $L_1,U_1=p_1\mp0.01c_{\mathrm{im}}$ and $L_k,U_k=p_kK\mp c_{\mathrm{im}}$, the event
+$\mathcal E_{\mathrm{imbal}}=\{|V_1|\in[L_1N,U_1N],\ |V_k|\in[L_kN/K,U_kN/K]\text{ for }k\ge2\}$ has probability at least
+$1-3e^{-c_{\mathrm{im}}^2N/(25K^2)}$ for sufficiently large $K$.""",
     checks=(
         Check(
             "exact binomial tails from K = 100",
@@ -786,7 +786,7 @@ $1-3e^{-c_{im}^2N/(25K^2)}$ for sufficiently large $K$.""",
         ),
         Check("K from 3 up", _imbalanced, (0.01, 3), role="reading"),
     ),
-    hypotheses=("$K\\ge100$: then $c_{im}/K\\le0.01c_{im}$",),
+    hypotheses=("$K\\ge100$: then $c_{\\mathrm{im}}/K\\le0.01c_{\\mathrm{im}}$",),
     reconstruction=(
         "The event's ends and the relation between K^3 and N are damaged. 'Sufficiently large K' is the proof's; it means "
         "$K\\ge100$, where the window of $V_1$ contains the one that the tail bound controls."
@@ -794,8 +794,8 @@ $1-3e^{-c_{im}^2N/(25K^2)}$ for sufficiently large $K$.""",
     uses=("conv.lem-D.4",),
     chapter="phases",
     note=(
-        "The lemma only claims that constants exist; these are the proof's. For small K they fail: with $K=3$ the window $0.01c_{im}N$ of $|V_1|$ is narrower than a standard deviation. The proof's display "
-        "has a stray factor: $(p_1+c_{im}/K)p_1N$ should be $(p_1+c_{im}/K)N$."
+        r"The lemma only claims that constants exist; these are the proof's. For small K they fail: with $K=3$ the window $0.01c_{\mathrm{im}}N$ of $|V_1|$ is narrower than a standard deviation. The proof's display "
+        r"has a stray factor: $(p_1+c_{\mathrm{im}}/K)p_1N$ should be $(p_1+c_{\mathrm{im}}/K)N$."
     ),
 )
 
@@ -819,7 +819,7 @@ LEM_D6_POSITIVE = Claim(
     kind="lemma",
     title="Positive ends of the windows",
     statement=r"""
-For $N\gg K^3$ there is a $c_{im}\ge\sqrt{20K^3/N}$ with $0<L_k<U_k$ for all $k$: with the other features alike it is enough that
+For $N\gg K^3$ there is a $c_{\mathrm{im}}\ge\sqrt{20K^3/N}$ with $0<L_k<U_k$ for all $k$: with the other features alike it is enough that
 $N>20K^3/(K\min_{k\ge2}p_k)^2$.""",
     checks=(
         Check(
@@ -926,9 +926,9 @@ EQ_10_13 = Claim(
     kind="definition",
     title="Unavoidable loss",
     statement=r"""
-$L_k^{low}=\tfrac12\tfrac K{K-1}\mathbb P(|V_k|=0)$ conditional on the query (eq. 13), and
-$L^{low}=\tfrac12\tfrac K{K-1}\sum_k\mathbb P(x_{\mathrm{query}}=v_k\cap|V_k|=0)$ (eq. 10): what prompts without the query's feature cost at least.
-With equal probabilities $L^{low}=\tfrac12(1-\tfrac1K)^{N-1}$.""",
+$L_k^{\mathrm{low}}=\tfrac12\tfrac K{K-1}\mathbb P(|V_k|=0)$ conditional on the query (eq. 13), and
+$L^{\mathrm{low}}=\tfrac12\tfrac K{K-1}\sum_k\mathbb P(x_{\mathrm{query}}=v_k\cap|V_k|=0)$ (eq. 10): what prompts without the query's feature cost at least.
+With equal probabilities $L^{\mathrm{low}}=\tfrac12(1-\tfrac1K)^{N-1}$.""",
     checks=(
         Check(
             "probability and least loss of prompts without the feature",
@@ -976,7 +976,7 @@ LEM_D8_LOWER = Claim(
     label="Lemma D.8",
     kind="lemma",
     title="The unavoidable loss is a lower bound",
-    statement=r"""$L^{low}\le L^*$, and in the same way $L_k^{low}\le L_k^*$ (Lemma D.10), for every feature distribution.""",
+    statement=r"""$L^{\mathrm{low}}\le L^*$, and in the same way $L_k^{\mathrm{low}}\le L_k^*$ (Lemma D.10), for every feature distribution.""",
     checks=(
         Check(
             "Cauchy-Schwarz where the feature is missing",
@@ -1034,7 +1034,7 @@ LEM_D8_ORDER = Claim(
     kind="order",
     title="Order of the least loss",
     statement=r"""
-$L^{low}$ and $L^*$ are both $\Theta(e^{-\mathrm{poly}(K)})$ for balanced data with $N\ge K^3$. Measured with equal probabilities: both lie between
+$L^{\mathrm{low}}$ and $L^*$ are both $\Theta(e^{-\mathrm{poly}(K)})$ for balanced data with $N\ge K^3$. Measured with equal probabilities: both lie between
 $\tfrac12(1-\tfrac1K)^{N-1}$ and $1+\tfrac{K-2}{KN}$ times that, so that $-\log L^*=(N/K)(1+O(1/K))$: the polynomial is $N/K$.""",
     checks=(
         Check(
@@ -1133,8 +1133,8 @@ LEM_D9_LOWER = Claim(
     kind="lemma",
     title="Loss on the good event below the excess loss",
     statement=r"""
-For balanced data and any $\theta$: $\tilde L_k(\theta)\le L_k(\theta)-L_k^{low}$, where $\tilde L_k$ is the joint loss restricted to
-$\mathcal E_{bal}$ with $L_k>0$ there.""",
+For balanced data and any $\theta$: $\tilde L_k(\theta)\le L_k(\theta)-L_k^{\mathrm{low}}$, where $\tilde L_k$ is the joint loss restricted to
+$\mathcal E_{\mathrm{bal}}$ with $L_k>0$ there.""",
     checks=(
         Check(
             "loss outside the event against the unavoidable loss", _tilde, ("lower", _unavoidable),
@@ -1161,7 +1161,7 @@ LEM_D9_UPPER = Claim(
     kind="lemma",
     title="Excess loss at most the loss on the good event plus an exponentially small term",
     statement=r"""
-For balanced data and any $\theta$: $L_k(\theta)-L_k^{low}\le\tilde L_k(\theta)+3p_ke^{-c_{bal}^2N/(25K^2)}$.""",
+For balanced data and any $\theta$: $L_k(\theta)-L_k^{\mathrm{low}}\le\tilde L_k(\theta)+3p_ke^{-c_{\mathrm{bal}}^2N/(25K^2)}$.""",
     checks=(
         Check(
             "loss outside the event against its bound",
@@ -1170,7 +1170,7 @@ For balanced data and any $\theta$: $L_k(\theta)-L_k^{low}\le\tilde L_k(\theta)+
             mutants={"rate 0.2 for 25": ("upper", lambda p, c, N, K: 3 * p * math.exp(-(c**2) * N / (0.2 * K**2)))},
         ),
     ),
-    hypotheses=("$c_{bal}\\ge\\sqrt{20K^3/N}$",),
+    hypotheses=("$c_{\\mathrm{bal}}\\ge\\sqrt{20K^3/N}$",),
     uses=("conv.lem-D.5.prob",),
     chapter="balanced",
 )
@@ -1211,7 +1211,7 @@ LEM_D10 = Claim(
     kind="order",
     title="Order of the least error of one feature, imbalanced data",
     statement=r"""
-$L_k^{low}\le L_k^*$, both $\Theta(e^{-\mathrm{poly}(K)})$. Measured: $L_k^{low}=\tfrac K{2(K-1)}(1-p_k)^N$ and
+$L_k^{\mathrm{low}}\le L_k^*$, both $\Theta(e^{-\mathrm{poly}(K)})$. Measured: $L_k^{\mathrm{low}}=\tfrac K{2(K-1)}(1-p_k)^N$ and
 $L_k^*\le\tfrac12(1-p_k)^N(1+s+(1-s)/N)$ with $s=\sum_{m\ne k}(p_m/(1-p_k))^2$, at most twice as much; so $-\log L_1^*\sim N\log\tfrac1{1-p_1}$ and
 $-\log L_k^*\sim Np_k$ for $k\ge2$.""",
     checks=(
@@ -1285,8 +1285,8 @@ LEM_D11_LOWER = Claim(
     kind="lemma",
     title="Error on the good event below the excess error, imbalanced data",
     statement=r"""
-For imbalanced data and any $\theta$: $\tilde L_k(\theta)\le L_k(\theta)-L_k^{low}$, all three conditional on the query: because a prompt
-without $v_k$ is outside $\mathcal E_{imbal}$ and costs at least $\tfrac K{2(K-1)}$.""",
+For imbalanced data and any $\theta$: $\tilde L_k(\theta)\le L_k(\theta)-L_k^{\mathrm{low}}$, all three conditional on the query: because a prompt
+without $v_k$ is outside $\mathcal E_{\mathrm{imbal}}$ and costs at least $\tfrac K{2(K-1)}$.""",
     checks=(
         Check(
             "the event excludes prompts without the feature",
@@ -1313,7 +1313,7 @@ LEM_D11_UPPER = Claim(
     kind="lemma",
     title="Excess error at most the error on the good event plus an exponentially small term, imbalanced data",
     statement=r"""
-For imbalanced data, sufficiently large $K$ and any $\theta$: $L_k(\theta)-L_k^{low}\le\tilde L_k(\theta)+3e^{-c_{im}^2N/(25K^2)}$, because the error per
+For imbalanced data, sufficiently large $K$ and any $\theta$: $L_k(\theta)-L_k^{\mathrm{low}}\le\tilde L_k(\theta)+3e^{-c_{\mathrm{im}}^2N/(25K^2)}$, because the error per
 prompt is at most 2, halved.""",
     checks=(
         Check(
@@ -1323,7 +1323,7 @@ prompt is at most 2, halved.""",
             mutants={"exponent times 1000": ("upper", 1000.0)},
         ),
     ),
-    hypotheses=("$K\\ge100$", "$c_{im}\\ge\\sqrt{20K^3/N}$"),
+    hypotheses=("$K\\ge100$", "$c_{\\mathrm{im}}\\ge\\sqrt{20K^3/N}$"),
     uses=("conv.lem-D.6.prob",),
     chapter="phases",
     note="The printed display drops the factor 1/2 and the bound 2 of the error at once; they cancel.",
@@ -1349,7 +1349,7 @@ TABLE_1 = Claim(
     title="Notation",
     statement=r"""
 $\mathrm{attn}_i$, $\mathrm{Attn}_k$: attention of tokens and features; $A_k=v_k^\top Qv_k$, $B_{k,n}=v_n^\top Qv_k$ for $n\ne k$ with updates
-$\alpha_k$, $\beta_{k,n}$; $\mathcal E_{bal},\mathcal E_{imbal}$ the high-probability events; $L^*,L^{low},\tilde L_k,L_k^{low}$ the losses; throughout
+$\alpha_k$, $\beta_{k,n}$; $\mathcal E_{\mathrm{bal}},\mathcal E_{\mathrm{imbal}}$ the high-probability events; $L^*,L^{\mathrm{low}},\tilde L_k,L_k^{\mathrm{low}}$ the losses; throughout
 $N=\mathrm{poly}(K)\gg K^3$ and $K$ sufficiently large.""",
     checks=(Check("weights are bilinear, not their exponentials", _table, 0, mutants={"exponentials": 1}),),
     reconstruction=(

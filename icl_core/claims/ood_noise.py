@@ -22,7 +22,7 @@ from icl_core.theory._statement import remember
 from icl_core.theory.ood import alpha_star, eps_limit, symmetric_scores
 
 PAGE = "noise"
-MODEL = r"balanced prompts of $N$ tokens, independent label noise of variance $\sigma^2$ on context and query, $\sigma_{eff}^2 = K\sigma^2/N$"
+MODEL = r"balanced prompts of $N$ tokens, independent label noise of variance $\sigma^2$ on context and query, $\sigma_{\mathrm{eff}}^2 = K\sigma^2/N$"
 
 # Exact arithmetic: K features, copies of each feature in the prompt, sigma^2.
 CASES = ((2, 1, Fraction(1, 3)), (2, 3, Fraction(5, 2)), (3, 2, Fraction(1, 2)))
@@ -327,9 +327,10 @@ def _past(subject: Callable[[int, float, float, float], float], fast: bool, of_a
         for part in (1.0, 0.1):
             eta = part * theory.careful_eta(K, s)
             run = _train(K, eps, s, eta, 60_000)
-            over = float(run.alpha[0]) - theory.alpha_hat(K, eps, s)
             if of_attention:
                 over = float(population.attention_weights(run.scores)[0, 0]) - theory.attention_at_end(K, eps, s)
+            else:
+                over = float(run.alpha[0]) - theory.alpha_hat(K, eps, s)
             # In units of the step at the threshold, with a share for rounding.
             unit = theory.overshoot(K, eps, s, eta)
             margin = min(over, subject(K, eps, s, eta) - over) / unit + 1e-6 if bool(run.converged) else -1.0
@@ -884,7 +885,7 @@ def _claim(claim_id: str, label: str, kind: Any, title: str, statement: str, **r
 
 
 _SMALL_EPS = (
-    r"$\epsilon < (K-1)/(2K(1+s))$, $s=\sigma_{eff}^2$, the excess at $Q=0$, and small steps: it is the limit $\eta\to0$, and for"
+    r"$\epsilon < (K-1)/(2K(1+s))$, $s=\sigma_{\mathrm{eff}}^2$, the excess at $Q=0$, and small steps: it is the limit $\eta\to0$, and for"
     r" $\eta\le12(K-1)^2/(K(1+s))$ training ends past it by at most "
 )
 _OVERSHOOT = r"\tfrac{\eta(1+s)}{K-1}\,a\,(1-a)\,\big(\tfrac{K+s}{K(1+s)}-a\big)"
@@ -895,12 +896,12 @@ _K2 = (
     r"a fixed instance $(U,V,K,\epsilon,\hat\eta)$, $\hat\eta\le\eta_{\max}-\delta$",
     _ENDED,
 )
-_WITHIN = (*_K2, r"$\sigma_{eff}^2<s^\star$, the radius of Theorem K.2")
+_WITHIN = (*_K2, r"$\sigma_{\mathrm{eff}}^2<s^\star$, the radius of Theorem K.2")
 
 CLAIMS: tuple[Claim, ...] = (
     _claim(
         "ood.eq-31", "eq. 31", "equation", "Noisy training loss",
-        r"$\hat L = L + \tfrac{\sigma_{eff}^2}{2}\mathbb{E}[\sum_k 1_{x=v_k}\sum_j\mathrm{Attn}_{v_j}^2] + \tfrac{\sigma^2}{2}$.",
+        r"$\hat L = L + \tfrac{\sigma_{\mathrm{eff}}^2}{2}\mathbb{E}[\sum_k 1_{x=v_k}\sum_j\mathrm{Attn}_{v_j}^2] + \tfrac{\sigma^2}{2}$.",
         hypotheses=(MODEL,),
         checks=(Check("exact tokens", _total, _eq_31(Fraction(1, 2), True, Fraction(1)), mutants={
             "context term doubled": _eq_31(Fraction(1), True, Fraction(1)), "sigma for sigma_eff": _eq_31(Fraction(1, 2), False, Fraction(1)),
@@ -910,14 +911,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.app-K.floor", "Appendix K, noise floor", "equation", "Irreducible error",
-        r"The least total loss is $\epsilon_0 = \tfrac12\big[\sigma^2+\tfrac{\sigma_{eff}^2(K+\sigma_{eff}^2)}{K(1+\sigma_{eff}^2)}\big]$.",
+        r"The least total loss is $\epsilon_0 = \tfrac12\big[\sigma^2+\tfrac{\sigma_{\mathrm{eff}}^2(K+\sigma_{\mathrm{eff}}^2)}{K(1+\sigma_{\mathrm{eff}}^2)}\big]$.",
         hypotheses=(MODEL,),
         checks=(Check("symbolic minimum", _floor, _floor_printed, mutants={
             "K in place of K + s": lambda K, s, v: (v + s / (1 + s)) / 2, "1 + s dropped": lambda K, s, v: (v + s * (K + s) / K) / 2,
             "1/2 dropped": lambda K, s, v: 2 * _floor_printed(K, s, v),
         }),),
         uses=("ood.eq-31",),
-        note=r"Attained at finite scores for $\sigma>0$, at $\mathrm{Attn}=(K+s)/(K(1+s))$ with equal attention on the others, $s=\sigma_{eff}^2$.",
+        note=r"Attained at finite scores for $\sigma>0$, at $\mathrm{Attn}=(K+s)/(K(1+s))$ with equal attention on the others, $s=\sigma_{\mathrm{eff}}^2$.",
     ),
     _claim(
         "ood.app-K.time.exists", "Appendix K, convergence time", "text", "Noisy training stops",
@@ -931,8 +932,8 @@ CLAIMS: tuple[Claim, ...] = (
             }),
             Check("polynomial behind the careful step size", _careful_polynomial, Fraction(1, 12), "conditional", {"1/14": Fraction(1, 14)}),
         ),
-        why=r"The noisy loss has its minimum at finite scores: steps large beside $2K^3/(1+\sigma_{eff}^2)$ swing about it.",
-        added_hypothesis=r"$\eta\le 12(K-1)^2/(K(1+\sigma_{eff}^2))$.",
+        why=r"The noisy loss has its minimum at finite scores: steps large beside $2K^3/(1+\sigma_{\mathrm{eff}}^2)$ swing about it.",
+        added_hypothesis=r"$\eta\le 12(K-1)^2/(K(1+\sigma_{\mathrm{eff}}^2))$.",
         uses=("ood.app-K.floor",),
         note="With such steps the attention rises to its best value and never passes it. Without noise any step size stops; the argument of the cited work does not see this.",
     ),
@@ -944,7 +945,7 @@ CLAIMS: tuple[Claim, ...] = (
             "square root of 1/eps": (0.5, 3.2, 0.1), "square root of K": (1.1, 0.5, 0.1),
         }),),
         uses=("ood.app-K.time.exists", "ood.eq-32"),
-        note=r"For $\epsilon$ well below $\sigma_{eff}^4$ the time grows only like $\log(1/\epsilon)$; it falls with $\sigma$.",
+        note=r"For $\epsilon$ well below $\sigma_{\mathrm{eff}}^4$ the time grows only like $\log(1/\epsilon)$; it falls with $\sigma$.",
     ),
     _claim(
         "ood.thm-K.1.scores.geometry", "Theorem K.1", "theorem", "Scores on OOD features after noisy training",
@@ -980,7 +981,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.eq-32", "eq. 32", "equation", "Attention when noisy training ends",
-        r"$\mathrm{Attn}_v = \tfrac{K+s}{K(1+s)}-\sqrt{\tfrac{2(K-1)}{K(1+s)}\epsilon}$ with $s=\sigma_{eff}^2$, for every $\epsilon>0$.",
+        r"$\mathrm{Attn}_v = \tfrac{K+s}{K(1+s)}-\sqrt{\tfrac{2(K-1)}{K(1+s)}\epsilon}$ with $s=\sigma_{\mathrm{eff}}^2$, for every $\epsilon>0$.",
         hypotheses=(MODEL,),
         checks=(
             Check("gradient descent", _attention_printed, theory.attention_at_end),
@@ -1000,7 +1001,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.eq-33", "eq. 33", "equation", "Noisy OOD loss",
-        r"$\hat L_{u_k}$ is the noiseless expression at the noisy scores, plus $\tfrac{\sigma_{eff}^2}{2K}\sum_n\mathrm{Attn}_{u_n}^2$, plus $\tfrac{\sigma^2}{2K}$.",
+        r"$\hat L_{u_k}$ is the noiseless expression at the noisy scores, plus $\tfrac{\sigma_{\mathrm{eff}}^2}{2K}\sum_n\mathrm{Attn}_{u_n}^2$, plus $\tfrac{\sigma^2}{2K}$.",
         hypotheses=(MODEL,),
         checks=(Check("exact tokens", _per_feature, _EQ_33, mutants={
             "without 1/K": _EQ_36, "sigma for sigma_eff": _eq_33(lambda K: Fraction(1, 2 * K), False), "no query noise": _eq_33(lambda K: Fraction(1, 2 * K), query=0),
@@ -1042,7 +1043,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.thm-K.1.compare.parts", "comparison after Theorem K.1, item 3", "text", "Three components of the noisy OOD loss",
-        "Eq. 33 is the noiseless expression, an attention-dependent term proportional to $\\sigma_{eff}^2$, and $\\sigma^2/(2K)$.",
+        "Eq. 33 is the noiseless expression, an attention-dependent term proportional to $\\sigma_{\\mathrm{eff}}^2$, and $\\sigma^2/(2K)$.",
         checks=(Check("exact tokens", _components, (1, 1, 1), mutants={"no context term": (1, 0, 1), "query term doubled": (1, 1, 2)}),),
         uses=("ood.eq-33",),
     ),
@@ -1083,13 +1084,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.thm-K.1.proof.ood", "proof of Theorem K.1", "step", "Noisy OOD loss",
-        r"$\hat L_{u_k} = L_{u_k}+\tfrac{\sigma_{eff}^2}{2}\mathbb{E}[1_{x=u_k}\sum_n\mathrm{Attn}_{u_n}^2]+\tfrac{\sigma^2}{2K}$.",
+        r"$\hat L_{u_k} = L_{u_k}+\tfrac{\sigma_{\mathrm{eff}}^2}{2}\mathbb{E}[1_{x=u_k}\sum_n\mathrm{Attn}_{u_n}^2]+\tfrac{\sigma^2}{2K}$.",
         checks=(Check("exact tokens", _components, (1, 1, 1), mutants={"no context term": (1, 0, 1), "query term doubled": (1, 1, 2)}),),
         uses=("ood.eq-33",),
     ),
     _claim(
         "ood.thm-K.2.radius", "Theorem K.2", "theorem", "A noise radius that preserves the dynamics",
-        r"For a fixed instance there is $s^\star>0$ such that for $\sigma_{eff}^2<s^\star$ the noisy run has the properties that the noiseless proof uses: until"
+        r"For a fixed instance there is $s^\star>0$ such that for $\sigma_{\mathrm{eff}}^2<s^\star$ the noisy run has the properties that the noiseless proof uses: until"
         r" it stops all $\alpha$-type weights rise, all $\beta$-type weights fall and keep their order, and every $\hat L_{u_k}-\epsilon_0/K\le\epsilon/K$ is"
         r" reached in polynomially many steps.",
         hypotheses=_K2,
@@ -1109,7 +1110,7 @@ CLAIMS: tuple[Claim, ...] = (
         r" need no condition on $\epsilon$. Existence, by continuity over finitely many steps; the radius shown is $\epsilon/20$, and the rule is met within four times"
         r" the noiseless number of steps. The stopping part needs no small noise: each query's"
         r" loss is strictly convex in its attention, and small steps reach its floor $\epsilon_0/K$, which asks for equal attention on the others, for"
-        r" any $U$. With large noise a sign does change: at $\gamma=(1, 0.9, -0.9)$, $\epsilon=0.005$ and $\sigma_{eff}^2=1$ one $\beta$ rises.",
+        r" any $U$. With large noise a sign does change: at $\gamma=(1, 0.9, -0.9)$, $\epsilon=0.005$ and $\sigma_{\mathrm{eff}}^2=1$ one $\beta$ rises.",
     ),
     _claim(
         "ood.thm-K.2.step", "before Theorem K.2", "text", "Step-size margin",
@@ -1182,10 +1183,10 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.thm-K.2.proof.perturbation", "proof of Theorem K.2", "step", "One-step perturbation",
-        r"From the same parameters the noisy and the noiseless update differ by $O(\hat\eta\sigma_{eff}^2)$: by at most $\tfrac{4}{27}\hat\eta\sigma_{eff}^2/K$.",
+        r"From the same parameters the noisy and the noiseless update differ by $O(\hat\eta\sigma_{\mathrm{eff}}^2)$: by at most $\tfrac{4}{27}\hat\eta\sigma_{\mathrm{eff}}^2/K$.",
         checks=(Check("random scores", _perturbation, 4 / 27, mutants={"1/40": 0.025, "0": 0.0}),),
         uses=("ood.eq-31",),
-        note=r"The difference is $\tfrac{\sigma_{eff}^2}{K}a_n(\sum_m a_m^2-a_n)$, at least $-a_n^2(1-a_n)\ge-\tfrac{4}{27}$ and at most $a_n(1-a_n)(1-2a_n)<0.1$.",
+        note=r"The difference is $\tfrac{\sigma_{\mathrm{eff}}^2}{K}a_n(\sum_m a_m^2-a_n)$, at least $-a_n^2(1-a_n)\ge-\tfrac{4}{27}$ and at most $a_n(1-a_n)(1-2a_n)<0.1$.",
     ),
     _claim(
         "ood.thm-K.2.proof.tolerance", "proof of Theorem K.2", "step", "Positive tolerances over a finite horizon",
@@ -1205,7 +1206,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     _claim(
         "ood.thm-K.3.result", "Theorem K.3, eq. 36", "theorem", "Noisy loss on the training features",
-        r"$\hat L_{v_k} = \tfrac12\cdot\tfrac{(\sum_n e^{\hat\beta})^2+\sum_n e^{2\hat\beta}+\sigma_{eff}^2(e^{2\hat\alpha}+\sum_n e^{2\hat\beta})}{(e^{\hat\alpha}+\sum_n e^{\hat\beta})^2}+\tfrac{\sigma^2}{2}$.",
+        r"$\hat L_{v_k} = \tfrac12\cdot\tfrac{(\sum_n e^{\hat\beta})^2+\sum_n e^{2\hat\beta}+\sigma_{\mathrm{eff}}^2(e^{2\hat\alpha}+\sum_n e^{2\hat\beta})}{(e^{\hat\alpha}+\sum_n e^{\hat\beta})^2}+\tfrac{\sigma^2}{2}$.",
         hypotheses=(MODEL,),
         checks=(
             Check("exact tokens", _per_feature, _EQ_36),

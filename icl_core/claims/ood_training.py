@@ -209,7 +209,7 @@ def _gradient_factor(_: Any, fast: bool) -> Evidence:
     return _tools.shows(
         float(abs(printed / truth - 1)),
         1.0,
-        f"K = 2, N = 4, each feature twice, exp(scores) = {[[str(x) for x in row] for row in weights]}: "
+        f"K = 2, N = 4, each feature twice, exp(scores) = ({'; '.join(', '.join(map(str, row)) for row in weights)}): "
         f"-u_1' grad u_1 = {truth}, the printed sum gives {printed}, {printed / truth} times as much.",
         strength="exact",
     )
