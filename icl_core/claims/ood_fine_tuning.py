@@ -41,7 +41,11 @@ _BALANCE_TEXT = (
 )
 _CHAPTER = "fine-tuning"
 
-_DELTA_NOTE = (
+_INTERVAL_NOTE = (
+    "The interval [gamma_min, gamma_max] is read as the tightest that Assumption 5.4 allows, from the least to the "
+    "largest correlation: the theorem speaks of any that holds them. "
+)
+_DELTA_NOTE = _INTERVAL_NOTE + (
     "alpha* is at most (1 - 1/K) log(K / sqrt eps), and at least a quarter of log(K / sqrt eps) for eps <= 0.05; at "
     "eps close to (K - 1)/(2K) it vanishes while the logarithm does not, so no constant serves all eps."
 )

@@ -1273,7 +1273,8 @@ CLAIMS: tuple[Claim, ...] = (
         why=r"For $\epsilon$ near 1/4 the bound on $\alpha$ is small and allows steps that overshoot.",
         corrected=r"$\eta_t \le \exp(-\alpha_{\max})$, which is what the last line of the proof uses; $\eta_t \le 6.4$ is enough, since then"
         r" $z + 2\eta a(1-a)^2$ increases with the score gap $z$.",
-        note=r"If $\alpha_{\max}$ is read as a number that the $\alpha$-type scores of the very run do not exceed, the printed condition is enough.",
+        note=r"If $\alpha_{\max}$ is read as a number that the $\alpha$-type scores of the very run do not exceed, the printed condition is enough."
+        r" The instance takes $\Delta$'s corrected bound; with eq. 28 as printed $\alpha_{\max}$ is smaller there, and larger steps are allowed.",
         uses=("ood.thm-F.4.init", "ood.lem-D.3.alpha", "ood.eq-16"),
     ),
     _claim(
