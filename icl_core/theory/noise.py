@@ -130,7 +130,9 @@ def overshoot(K: int, eps: float, s: float, eta: float) -> float:
     -----
     OOD paper, Theorem K.1, corrected: printed as ``alpha = alpha_hat``.
     """
-    alpha_hat(K, eps, s)
+    eps = _validate.real(
+        "eps", eps, above=0.0, below=eps_limit(K, s), because="from (K-1)/(2K(1+s)) on training stops at Q = 0"
+    )
     a = attention_at_end(K, eps, s)
     return eta * (1 + s) / (K - 1) * a * (1 - a) * (best_attention(K, s) - a)
 
