@@ -196,7 +196,7 @@ def report(found: Shift) -> str:
         f"K = {len(frame)}, principal angles (degrees): " + ", ".join(f"{a:.1f}" for a in np.degrees(found.angles)),
         "deviation from orthonormal: " + ", ".join(f"{name} {value:.2g}" for name, value in found.deviation.items()),
         "",
-        frame.set_index("feature").to_string(float_format=lambda x: f"{x:.4g}"),
+        frame.set_index("feature").to_string(float_format=lambda x: f"{x:.4g}", line_width=80),
         "",
         (
             f"OOD loss {frame.loss_u.sum():.4g} (uniform attention {frame.loss_uniform.sum():.4g}, "
@@ -232,8 +232,9 @@ def figure(found: Shift) -> Figure:
     middle.axhline(frame.loss_uniform.mean(), color="black", linestyle=":", linewidth=1, label="uniform attention")
     middle.set(xlabel="feature", ylabel="loss per feature", yscale="log", title="Losses")
     middle.set_xticks(ticks, frame.feature)
-    middle.set_ylim(top=6 * float(frame[["loss_u", "loss_uniform"]].to_numpy().max()))
-    middle.legend(fontsize=8, ncols=2, loc="upper center")
+    # Room for the legend above the bars.
+    middle.set_ylim(top=25 * float(frame[["loss_u", "loss_uniform"]].to_numpy().max()))
+    middle.legend(fontsize=8, loc="upper right")
     if run.trajectory is not None:
         steps = run.trajectory.times.numpy() + 1
         right.plot(steps, run.trajectory.losses.sum(-1).numpy(), label="on U")
