@@ -617,6 +617,8 @@ CLAIMS = (
             Check("snli: farthest pairs lose less than random ones", _trade, ("snli", "farthest", "random"), "reading"),
             Check("snli: weighted losses lose less than random ones", _trade, ("snli", "weighted", "random"),
             "reading"),
+            Check("snli: pairs drawn by their likeness lose less than random ones", _trade, ("snli", "sampled",
+            "random"), "reading"),
         ),
         chapter="natural-shift",
         unchecked="The paper suggests it without a statement that could be tested or an experiment; what our "

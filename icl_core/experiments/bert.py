@@ -541,25 +541,24 @@ def turns(values: Sequence[float], least: float) -> str:
 def loss_at_equal_gain(table: Table, domain: str, rule: str, than: str) -> pd.DataFrame:
     """What two rules of shift-aware fine-tuning cost the source at the largest gain on the target that both reach.
 
-    Each rule's points, one for each learning rate, are joined by straight lines that start at no gain and no loss.
+    Each rule's points, one for each learning rate, and that of no gain and no loss are joined by straight lines.
 
     Returns
     -------
     pandas.DataFrame
-        ``run``, ``gain``, ``loss`` of ``rule`` and ``other_loss`` of ``than`` (nats); NaN where one never gains.
+        ``run``, ``gain``, ``loss`` of ``rule`` and ``other_loss`` of ``than`` (nats), for runs in which both gain.
     """
     frame = table.frame[table.frame["domain"] == domain]
     points = frame.groupby(["run", "rule", "rate"])[["target_gain", "source_loss"]].mean()
     rows = []
     for run in sorted(set(frame["run"])):
-        curves = [points.loc[(run, name)].sort_values("target_gain") for name in (rule, than)]
-        gain = min(float(curve["target_gain"].max()) for curve in curves)
-        losses = [
-            float(np.interp(gain, [0.0, *curve["target_gain"]], [0.0, *curve["source_loss"]]))
-            if gain > 0 and float(curve["target_gain"].min()) > 0
-            else math.nan
-            for curve in curves
+        curves = [
+            np.vstack([[0.0, 0.0], points.loc[(run, name)][["target_gain", "source_loss"]]]) for name in (rule, than)
         ]
+        gain = min(float(curve[:, 0].max()) for curve in curves)
+        if gain <= 0:
+            continue
+        losses = [float(np.interp(gain, *curve[curve[:, 0].argsort()].T)) for curve in curves]
         rows.append({"run": run, "gain": gain, "loss": losses[0], "other_loss": losses[1]})
     return pd.DataFrame(rows)
 
