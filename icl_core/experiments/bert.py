@@ -578,6 +578,12 @@ def _titled(figure: Figure, table: Table) -> Figure:
     return figure
 
 
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    """One legend for all panels, out of the way of the curves."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), fontsize=8)
+
+
 def _band(axes: Axes, x: Any, stats: pd.DataFrame, label: str, color: str, line: Any = "-") -> None:
     axes.plot(x, stats["mean"], color=color, linestyle=line, label=label)
     axes.fill_between(
@@ -735,7 +741,7 @@ def draw_forgetting(table: Table) -> Figure:
         _angles(axes, float(frame["theta"].max()))
         axes.invert_xaxis()
     panels[0][0].set_ylabel("forgetting (nats)")
-    panels[0][0].legend(fontsize=8)
+    _legend_below(figure, panels[0][0])
     return _titled(figure, table)
 
 
@@ -817,9 +823,10 @@ def draw_groups(
         axes.set_xticks([0, 1], ["most alike", "least alike"] if toward == "unlike" else ["least alike", "most alike"])
         for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
             label.set_horizontalalignment(side)
+        axes.set_xlabel("groups, by their likeness to fiction")
     names = {"loss": "cross-entropy (nats)", "error": "error rate", "forgetting": "forgetting (nats)"}
     panels[0][0].set_ylabel(names[value])
-    panels[0][0].legend(fontsize=8)
+    _legend_below(figure, panels[0][0])
     return _titled(figure, table)
 
 
@@ -848,7 +855,7 @@ def draw_trade(table: Table) -> Figure:
         axes.set_title(domain, fontsize=10)
         axes.set_xlabel("gain on the target (nats)")
     panels[0][0].set_ylabel("loss on the source (nats)")
-    panels[0][0].legend(fontsize=8)
+    _legend_below(figure, panels[0][0])
     return _titled(figure, table)
 
 

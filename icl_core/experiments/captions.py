@@ -30,7 +30,11 @@ class Footer:
     def _facts(self) -> str:
         first = next(iter(self.tables.values())).provenance
         seconds = [t.provenance["seconds"] for t in self.tables.values() if t.provenance.get("seconds") is not None]
-        return f"Computed in {_duration(max(seconds))} on {first['device']}, {first['date']}." if seconds else ""
+        spent = f"{_duration(max(seconds))}" if seconds else ""
+        # A table put together from a store of finished runs knows the CPU time of each, not the time by the clock.
+        if not seconds and first.get("cpu_seconds"):
+            spent = f"{_duration(sum(first['cpu_seconds']))} of CPU time"
+        return f"Computed in {spent} on {first['device']}, {first['date']}." if spent else ""
 
     def _repr_html_(self) -> str:
         first = next(iter(self.tables.values())).provenance
