@@ -61,6 +61,18 @@ class Ragged:
         return Ragged(torch.cat([rows[i] for i in index.tolist()]), self.lengths[index])
 
 
+def folder(cache: str | os.PathLike[str]) -> Path:
+    """Make the folder ``cache``, or raise ``ValueError`` before anything is computed that could not be kept."""
+    path = Path(cache)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cache must be a folder that can be made, got {str(path)!r} ({error})") from error
+    if not os.access(path, os.W_OK):
+        raise ValueError(f"cache must be a folder that can be written to, got {str(path)!r}")
+    return path
+
+
 def by_length(lengths: Tensor, size: int) -> Iterator[Tensor]:
     """Yield index batches of at most ``size`` rows of similar length, so that little is padded."""
     yield from lengths.argsort(stable=True).split(size)
@@ -116,12 +128,13 @@ def hidden_states(
         Pairs in one forward pass.
     """
     _validate.integer("layer", layer, least=0, most=encoder.depth)
+    _validate.integer("batch", batch, least=1)
     ids, kinds = encode(encoder, pairs, max_length=max_length)
     path = None
     if cache is not None:
-        path = Path(cache) / f"hidden-{_key(encoder, ids, kinds, layer)}.bin"
+        path = folder(cache) / f"hidden-{_key(encoder, ids, kinds, layer)}.bin"
         found = read_states(path)
-        if found is not None:
+        if found is not None and torch.equal(found.lengths, ids.lengths):
             return found.to(next(encoder.model.parameters()).device)
     states = _run(encoder, ids, kinds, layer, batch)
     if path is not None:

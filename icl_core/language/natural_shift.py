@@ -19,6 +19,7 @@ from torch import Tensor
 from icl_core import _validate
 from icl_core.language import training
 from icl_core.language.cache import MAX_LENGTH, Ragged, by_length, encode, hidden_states, read_states, write_states
+from icl_core.language.cache import folder as cache_folder
 from icl_core.language.data import Pairs
 from icl_core.language.encoders import Classifier, Encoder, embed, fingerprint, full_layer
 from icl_core.language.training import TRAIN_NATURAL, TUNE_NATURAL, Schedule
@@ -61,7 +62,7 @@ def train_source(
     checkpoint = None
     if cache is not None:
         key = json.dumps([fingerprint(encoder.model), train.digest(), number, asdict(schedule), pooler])
-        checkpoint = Path(cache) / f"natural-{hashlib.sha256(key.encode()).hexdigest()[:24]}.pt"
+        checkpoint = cache_folder(cache) / f"natural-{hashlib.sha256(key.encode()).hexdigest()[:24]}.pt"
     return training.train(
         classifier,
         hidden_states(encoder, train, 0),

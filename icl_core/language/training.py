@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,8 @@ def _save(
     path: Path, classifier: Classifier, optimiser: torch.optim.Optimizer, step: int, cuda: list[torch.device]
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
+    # A name of its own for each process: two may train the same model at once.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     torch.save(
         {
             "model": classifier.state_dict(),
@@ -166,10 +168,11 @@ def _load(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-    except (RuntimeError, EOFError, OSError, ValueError):
+        found: Any = torch.load(path, weights_only=True, map_location="cpu")
+    except (RuntimeError, EOFError, OSError, ValueError, LookupError, pickle.UnpicklingError):
         return None
-    return found if {"model", "optimiser", "rng", "step"} <= found.keys() else None
+    whole = isinstance(found, dict) and {"model", "optimiser", "rng", "step"} <= found.keys()
+    return found if whole else None
 
 
 def tune_last_layer(
