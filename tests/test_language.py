@@ -1,12 +1,14 @@
 """BERT-type encoders: every saving equals the plain computation, runs repeat and resume, bad input is refused."""
 
 import importlib.util
+import json
 import math
 import types
 
 import pytest
 import torch
 
+from icl_core.experiments import bert
 from icl_core.language import cache, data, encoders, mrpc, natural_shift, rotation, shift_aware, training
 
 
@@ -602,6 +604,102 @@ def test_bad_parameters_are_named(encoder, pairs):
         cache.encode(encoder, pairs, max_length=4)
     with pytest.raises(ValueError, match="width must be a multiple"):
         encoders.tiny(width=30)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rates", (), "rates must hold at least one"),
+        ("rates", (1e-5, math.nan), r"rates\[1\] must be a number"),
+        ("thetas", (math.nan,), r"thetas\[0\] must be a number"),
+        ("forget_thetas", (), "forget_thetas must hold at least one"),
+        ("pairings", ("rank", "best"), "pairings must be one of"),
+        ("pairings", (), "pairings must hold at least one"),
+    ],
+)
+def test_a_bad_grid_is_refused_before_any_training(encoder, pairs, monkeypatch, name, value, message):
+    monkeypatch.setattr(mrpc, "source", lambda *_, **__: pytest.fail("training began"))
+    with pytest.raises(ValueError, match=message):
+        mrpc.run(encoder, pairs, pairs, 0, **{name: value})
+
+
+def test_two_label_figures_refuse_other_labels_before_any_training(encoder, pairs, monkeypatch):
+    monkeypatch.setattr(mrpc, "source", lambda *_, **__: pytest.fail("training began"))
+    other = data.Pairs("other", pairs.first, pairs.second, pairs.labels, ("no", "yes"))
+    three = data.Pairs("three", pairs.first, pairs.second, pairs.labels, ("a", "b", "c"))
+    for train, dev in ((pairs, other), (three, three)):
+        with pytest.raises(ValueError, match="must share two labels"):
+            mrpc.run(encoder, train, dev, 0)
+
+
+def test_similarity_that_is_no_finite_vector_is_refused():
+    for rule in shift_aware.RULES:
+        with pytest.raises(ValueError, match="similarity must hold finite numbers, got 1"):
+            shift_aware.choose(torch.tensor([1.0, math.nan, 2.0]), 2, rule)
+        with pytest.raises(ValueError, match="similarity must be a vector"):
+            shift_aware.choose(torch.zeros(1, 3), 1, rule)
+    with pytest.raises(ValueError, match="similarity must hold finite numbers, got 2"):
+        shift_aware.weights(torch.tensor([math.inf, -math.inf, 2.0]))
+    torch.testing.assert_close(shift_aware.weights(torch.ones(4)), torch.ones(4, dtype=torch.float64))
+
+
+def test_a_device_that_is_not_there_is_refused_for_every_model():
+    for device in ("warp", "cuda:99"):
+        with pytest.raises(ValueError, match="device must be a torch device"):
+            encoders.load("tiny", device=device)
+
+
+def test_a_cache_that_is_no_folder_is_refused_before_the_work(encoder, pairs, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(cache, "_run", lambda *_: pytest.fail("work began"))
+    with pytest.raises(ValueError, match="cache must be a folder"):
+        cache.hidden_states(encoder, pairs, 1, cache=tmp_path / "file")
+
+
+def test_tampered_lengths_and_checkpoints_are_not_used(encoder, pairs, tmp_path):
+    fresh = cache.hidden_states(encoder, pairs, 1, cache=tmp_path)
+    note = next(tmp_path.glob("*.json"))
+    content = json.loads(note.read_text())
+    content["lengths"] = content["lengths"][::-1]
+    note.write_text(json.dumps(content))
+    again = cache.hidden_states(encoder, pairs, 1, cache=tmp_path)
+    assert torch.equal(fresh.lengths, again.lengths)
+    assert torch.equal(fresh.flat, again.flat)
+    for content in (b"abc", b"\x80\x02garbage"):
+        (tmp_path / "model.pt").write_bytes(content)
+        assert training._load(tmp_path / "model.pt") is None
+    torch.save([1], tmp_path / "model.pt")
+    assert training._load(tmp_path / "model.pt") is None
+
+
+def test_jsonl_keeps_line_separators_in_strings_and_refuses_other_texts(tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    row = {"sentence1": "one\u2028two", "sentence2": "x", "gold_label": "neutral"}
+    file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert data.jsonl(file).first == ("one\u2028two",)
+    file.write_text(json.dumps(row | {"sentence1": None}) + "\n")
+    with pytest.raises(ValueError, match="line 1: sentence1 must be a string, got None"):
+        data.jsonl(file)
+    with pytest.raises(ValueError, match="labels of x must be an integer in"):
+        data.Pairs("x", ("a",), ("b",), (-1,), ("no", "yes"))
+
+
+def test_bad_rotations_and_reduced_runs_are_named(pairs):
+    planes = rotation.choose("random", 4, width=8)
+    with pytest.raises(ValueError, match="theta must be a number"):
+        planes.rotate(torch.ones(8), math.nan)
+    with pytest.raises(ValueError, match="gap must hold finite numbers"):
+        rotation.choose("largest", 4, width=8, gap=torch.full((8,), math.nan))
+    for parts in (0, 5):
+        with pytest.raises(ValueError, match="parts must be an integer in"):
+            rotation.even_share(8, parts)
+    for value in (-5, 2):
+        with pytest.raises(ValueError, match="limit must be"):
+            bert.mrpc_point(0, "tiny", "generated", limit=value)
+    with pytest.raises(ValueError, match="zero_start must be an integer"):
+        bert.mrpc_tables([0], "tiny", "generated", zero_start=-1)
+    with pytest.raises(ValueError, match="trade must be one of"):
+        bert.natural_point(0, "tiny", "generated", trade=["opera"])
 
 
 def test_seeds_are_separate_and_can_be_held():

@@ -58,6 +58,11 @@ def _mrpc(folder: str) -> tuple[Pairs, Pairs]:
     return found["train"], found["dev"]
 
 
+def _at_least(**values: int) -> None:
+    for name, value in values.items():
+        _validate.integer(name, value, least=0)
+
+
 def mrpc_point(
     number: int,
     model: str,
@@ -89,6 +94,9 @@ def mrpc_point(
         A torch device.
     """
     began = time.process_time()
+    _at_least(limit=limit, epochs=epochs, angles=angles)
+    if 0 < limit < 8:
+        raise ValueError(f"limit must be 0 or at least 8, got {limit}")
     train, dev = _mrpc(folder)
     if limit:
         train, dev = train.take(range(min(limit, len(train)))), dev.take(range(min(max(limit // 2, 8), len(dev))))
@@ -170,7 +178,10 @@ def natural_point(
         A torch device.
     """
     began = time.process_time()
+    _at_least(limit=limit, epochs=epochs)
     domains = _natural(folder, limit)
+    for name in trade:
+        _validate.choice("trade", name, sorted(domains))
     encoder = _encoder(model, device)
     schedule = replace(training.TRAIN_NATURAL, epochs=epochs) if epochs else training.TRAIN_NATURAL
     classifier = natural_shift.train_source(encoder, domains["train"], number, schedule=schedule, cache=cache_folder())
@@ -263,6 +274,7 @@ def mrpc_tables(
     """
     if not runs:
         raise ValueError("runs must hold at least one run number, got none")
+    _validate.integer("zero_start", zero_start, least=0)
     started = time.perf_counter()
     points: list[dict[str, Any]] = [{"number": i, "model": model, "folder": folder, **reduced} for i in runs]
     points += [point | {"head_std": 0.0} for point in points[:zero_start]]
@@ -914,7 +926,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     import torch
 
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(_validate.integer("threads", given.threads, least=1))
     runs = range(_validate.integer("runs", given.runs, least=1))
     # Only what differs from the defaults is part of a point, so that stores stay valid as options are added.
     fewer: dict[str, Any] = {"limit": given.limit} if given.limit else {}
@@ -922,6 +934,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fewer["device"] = given.device
     command = f"python -m icl_core.experiments.bert {given.figure} --model {given.model} --runs {given.runs}"
     command += "".join(f" --{name} {value}" for name, value in fewer.items()) + f" --threads {given.threads}"
+    if given.data in (GENERATED, "hub"):
+        command += f" --data {given.data}"
     store = Path(given.store) if given.store else cache_folder() / f"{given.figure}-runs.jsonl"
     if given.figure == "mrpc":
         command += f" --zero-start {given.zero_start}"

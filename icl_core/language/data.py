@@ -67,6 +67,11 @@ class Pairs:
             )
         if not len(self.first) == len(self.second) == len(self.labels):
             raise ValueError(f"{self.name} must have as many labels as pairs, got {len(self.labels)}")
+        for label in set(self.labels):
+            _validate.integer(f"labels of {self.name}", label, least=0, most=len(self.names) - 1)
+        for text in (*self.first, *self.second):
+            if not isinstance(text, str):
+                raise ValueError(f"texts of {self.name} must be strings, got {text!r}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -215,7 +220,10 @@ def _mrpc_official(root: Path) -> dict[str, Pairs]:
     listing = root / "dev_ids.tsv"
     if not listing.is_file():
         raise FileNotFoundError(f"{root} must hold dev_ids.tsv, GLUE's list of the validation pairs")
-    ids = [tuple(line.split("\t")) for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        ids = [tuple(line.split("\t")) for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{listing.name} must be UTF-8 text: {error}") from error
     wanted = set(ids)
     known = {(row["#1 ID"], row["#2 ID"]) for row in rows}
     if not wanted <= known:
@@ -295,7 +303,8 @@ def jsonl(
     rows: list[tuple[str, str, int, str]] = []
     dropped = 0
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        # Not splitlines: a JSON string may hold other line separators, such as U+2028, as they are.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file.name} must be UTF-8 text: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -312,6 +321,9 @@ def jsonl(
             continue
         if row[label] not in names:
             raise ValueError(f"{file.name} line {number}: {label} must be one of {list(names)}, got {row[label]!r}")
+        for key in (first, second):
+            if not isinstance(row[key], str):
+                raise ValueError(f"{file.name} line {number}: {key} must be a string, got {row[key]!r}")
         rows.append((row[first], row[second], list(names).index(row[label]), row.get(genre) or ""))
     if not rows:
         raise ValueError(f"{file.name} must hold at least one labelled pair, got none ({dropped} without label)")

@@ -75,8 +75,9 @@ def load(name: str = PACKAGED, *, device: str = "cpu") -> Encoder:
     ValueError
         If the model is not of BERT type, or the package that carries the default is missing.
     """
+    _check_device(device)
     if name == "tiny":
-        return tiny()
+        return _checked(tiny(), device)
     path, label, note = name, name, ""
     if name == PACKAGED:
         try:
@@ -134,6 +135,7 @@ def tiny(
 
     _validate.integer("layers", layers, least=1)
     _validate.integer("heads", heads, least=1)
+    _validate.integer("width", width, least=heads)
     if width % heads:
         raise ValueError(f"width must be a multiple of heads = {heads}, got {width}")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -172,6 +174,15 @@ def _import_quietly() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import tqdm.auto  # noqa: F401  # for its warning alone
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device before a model is loaded for it."""
+    try:
+        torch.empty(1, device=device).cpu()
+    except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be a torch device that is there, got {device!r} ({reason})") from error
 
 
 def _checked(encoder: Encoder, device: str) -> Encoder:

@@ -271,6 +271,15 @@ def run(
         ``sweep`` and ``forgetting``: lists of rows; ``head``: overlaps of the chosen dimensions with those at the
         start, and the size of W_0 - W_1 before and after; ``dev``: loss and accuracy without rotation.
     """
+    _validate.reals("thetas", thetas)
+    _validate.reals("forget_thetas", forget_thetas)
+    _validate.reals("rates", rates, above=0.0)
+    if not pairings:
+        raise ValueError("pairings must hold at least one pairing, got none")
+    for pairing in pairings:
+        _validate.choice("pairings", pairing, rotation.PAIRINGS)
+    if len(train.names) != 2 or dev.names != train.names:
+        raise ValueError(f"train and dev must share two labels, got {train.names} and {dev.names}")
     seeds = Seeds.of_run(number, fixed=fixed)
     model = source(encoder, train, dev, seeds, head_std=head_std, schedule=schedule, cache=cache)
     sweep: list[dict[str, Any]] = []

@@ -42,7 +42,7 @@ class Planes:
 
     def rotate(self, hidden: Tensor, theta: float) -> Tensor:
         """Apply R(theta) to the last axis of (..., d)."""
-        angle = torch.tensor(theta, dtype=torch.float64)
+        angle = torch.tensor(_validate.real("theta", theta), dtype=torch.float64)
         cos, sin = angle.cos().to(hidden), angle.sin().to(hidden)
         one, two = self.pairs.to(hidden.device).unbind(1)
         first, second = hidden[..., one], hidden[..., two]
@@ -93,6 +93,8 @@ def choose(
         order = torch.randperm(width, generator=draws)
     elif gap is None or gap.shape != (width,):
         raise ValueError(f"gap must be a ({width},) tensor for selection {selection!r}, got {gap!r}")
+    elif not gap.isfinite().all():
+        raise ValueError(f"gap must hold finite numbers, got {gap!r}")
     else:
         order = gap.cpu().argsort(descending=selection == "largest", stable=True)
     dims = order[:count]
@@ -107,4 +109,6 @@ def choose(
 
 def even_share(width: int, parts: int) -> int:
     """Largest even number of dimensions that is at most ``width / parts`` (256 of 768 for a third)."""
+    _validate.integer("width", width, least=2)
+    _validate.integer("parts", parts, least=1, most=width // 2)
     return 2 * (width // parts // 2)

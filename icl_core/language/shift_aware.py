@@ -28,14 +28,22 @@ def weights(similarity: Tensor, temperature: float = 1.0) -> Tensor:
     temperature : float
         Small is strict; a negative one prefers unlike pairs.
     """
-    if similarity.ndim != 1 or similarity.numel() < 2:
-        raise ValueError(f"similarity must be a vector of at least 2 numbers, got shape {tuple(similarity.shape)}")
+    _check(similarity, least=2)
     _validate.real("temperature", temperature)
     if temperature == 0:
         raise ValueError("temperature must not be 0, got 0")
     values = similarity.double()
     share = ((values - values.mean()) / values.std().clamp_min(1e-12) / temperature).softmax(0)
     return share * values.numel()
+
+
+def _check(similarity: Tensor, *, least: int) -> None:
+    if not isinstance(similarity, Tensor) or similarity.ndim != 1 or similarity.numel() < least:
+        came = tuple(similarity.shape) if isinstance(similarity, Tensor) else type(similarity).__name__
+        raise ValueError(f"similarity must be a vector (tensor) of at least {least} numbers, got {came}")
+    if not similarity.isfinite().all():
+        bad = int((~similarity.isfinite()).sum())
+        raise ValueError(f"similarity must hold finite numbers, got {bad} that are not")
 
 
 def choose(similarity: Tensor, size: int, rule: str, *, temperature: float = 1.0, seed: int = 0) -> Tensor:
@@ -56,6 +64,7 @@ def choose(similarity: Tensor, size: int, rule: str, *, temperature: float = 1.0
         Seed of the draw.
     """
     _validate.choice("rule", rule, RULES)
+    _check(similarity, least=1)
     _validate.integer("size", size, least=1, most=similarity.numel())
     draws = torch.Generator().manual_seed(seed)
     if rule in ("nearest", "farthest"):
@@ -106,6 +115,14 @@ def trade_off(
     """
     _validate.integer("draws", draws, least=1)
     _validate.real("hold_out", hold_out, above=0.0, below=1.0)
+    _validate.reals("rates", rates, above=0.0)
+    for rule in rules:
+        _validate.choice("rules", rule, RULES)
+    _validate.choice("embedding", embedding, sorted(target.similarity))
+    pairs = len(target.labels)
+    _validate.integer("size", size, least=1, most=pairs - round(hold_out * pairs))
+    if not round(hold_out * pairs):
+        raise ValueError(f"hold_out must leave at least one of {pairs} target pairs, got {hold_out!r}")
     order = torch.randperm(len(target.labels), generator=torch.Generator().manual_seed(seed))
     cut = round(hold_out * order.numel())
     test, pool = order[:cut], order[cut:]
