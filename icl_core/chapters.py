@@ -617,6 +617,7 @@ def _work() -> None:
     import jupytext
     import nbformat
     import papermill
+    from traitlets.config import Config
 
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     notebook = _prepare(jupytext.read(task["source"]))
@@ -624,6 +625,8 @@ def _work() -> None:
         done = papermill.execute_notebook(
             notebook, None, parameters=task["parameters"], cwd=task["cwd"], kernel_name="python3", language="python",
             progress_bar=False,
+            # Sockets that are files: two kernels that start at once can pick the same TCP port, and one then dies.
+            config=Config({"KernelManager": {"transport": "ipc"}}),
         )  # fmt: skip
     except papermill.exceptions.PapermillExecutionError as fault:
         print("\n".join(fault.traceback))
