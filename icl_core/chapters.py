@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -622,12 +623,14 @@ def _work() -> None:
     task = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     notebook = _prepare(jupytext.read(task["source"]))
     try:
-        done = papermill.execute_notebook(
-            notebook, None, parameters=task["parameters"], cwd=task["cwd"], kernel_name="python3", language="python",
-            progress_bar=False,
-            # Sockets that are files: two kernels that start at once can pick the same TCP port, and one then dies.
-            config=Config({"KernelManager": {"transport": "ipc"}}),
-        )  # fmt: skip
+        # Sockets that are files, in a folder of their own: two kernels that start at once can pick the same TCP port,
+        # and one of them then hangs.
+        with tempfile.TemporaryDirectory(prefix="icl-") as folder:
+            done = papermill.execute_notebook(
+                notebook, None, parameters=task["parameters"], cwd=task["cwd"], kernel_name="python3",
+                language="python", progress_bar=False,
+                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}}),
+            )  # fmt: skip
     except papermill.exceptions.PapermillExecutionError as fault:
         print("\n".join(fault.traceback))
         print(f"cell {fault.exec_count}: {fault.ename}: {fault.evalue}".splitlines()[0])
