@@ -213,6 +213,23 @@ def test_criteria_for_genres(monkeypatch, slopes, wiggle, rises, flat):
     assert ood_language._flat(ood_language.FIG_4A, True).passed is flat
 
 
+@pytest.mark.parametrize(("shape", "answer"), [(lambda x: 0.0, False), (lambda x: math.cos(3 * math.pi * x), None)])
+def test_a_pattern_that_chance_shows_as_often_stays_undecided(monkeypatch, shape, answer):
+    rows = [
+        {"run": run, "domain": "snli", "embedding": "pretrained-mean", "group": g, "loss": shape(g / 53)}
+        for run in range(6)
+        for g in range(54)
+    ]
+    rows += [
+        {"run": run, "domain": "snli", "embedding": "random groups", "group": g, "loss": 0.05 * (-1) ** g}
+        for run in range(6)
+        for g in range(8)
+    ]
+    about = {"model": "m", "data": "d", "runs": list(range(6)), "device": "cpu", "date": "today"}
+    monkeypatch.setattr(bert, "stored", lambda name: results.Table(pd.DataFrame(rows), about, {}))
+    assert ood_language._pattern(ood_language.FIG_4B, True).passed is answer
+
+
 @pytest.mark.parametrize(("cost", "better"), [(0.1, True), (0.3, False), (0.2, None)])
 def test_criterion_for_chosen_pairs(monkeypatch, cost, better):
     rows = [

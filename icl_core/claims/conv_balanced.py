@@ -154,7 +154,7 @@ def kinds(
         events = [
             (lambda A, y: A - (y[:-1] / K).max() - level) if stage == "II.1" else (lambda A, y: y[-1] * unit - last)
         ]
-        setattr(events[0], "terminal", True)  # noqa: B010
+        setattr(events[0], "terminal", True)  # noqa: B010  # the type checker does not know the attribute that solve_ivp reads
     path = solve_ivp(
         right, (begin, finish), np.append(start, 0.0), method="DOP853", rtol=1e-10, atol=1e-12, dense_output=True,
         events=events,

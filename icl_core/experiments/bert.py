@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GENERATED = "generated"
-MRPC_CHAPTER, NATURAL_CHAPTER = "bert-rotation", "natural-shift"
 ZERO_START_RUNS = 3
 # With fewer runs an interval over them says little, and the runs themselves are shown.
 RUNS_FOR_BAND = 5
